@@ -1,0 +1,88 @@
+"""The interface of a candidate.
+
+It carries both extremes: a candidate may replace single modules inside Hugging Face's own decode loop (``C022``), or hand over
+a stepper that replaces the whole forward pass under our loop (``step``). It never brings a loop of its own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+
+from exactgraph.capture.graph import Capturer
+from exactgraph.protocol.compare import BIT_IDENTICAL
+
+Decisions = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a candidate may know when it plans and installs itself.
+
+    ``budget``: how many lengths may be captured one by one. ``validated_length``: the longest sequence, in tokens, that
+    validation will see; ``confirmed_length``: the longest that confirmation will see.
+    """
+
+    capturer: Capturer
+    budget: int
+    validated_length: int
+    confirmed_length: int
+
+
+class Stepper(ABC):
+    """The whole decode step of one sequence, for the decode loop in :mod:`exactgraph.runtime.decode`."""
+
+    @abstractmethod
+    def begin(self, cache: Any) -> None:
+        """Take over the sequence whose prefill filled ``cache`` (a ``DynamicCache`` of batch 1)."""
+
+    @abstractmethod
+    def step(self, token: torch.Tensor) -> torch.Tensor | None:
+        """Feed ``token`` (int64, shape ``(1, 1)``) and return the logits of the next, shape ``(1, vocabulary)``.
+
+        The result is a view of a static buffer that the next step overwrites. None says that this step is not captured: the
+        loop then takes the sequence back with :meth:`end` and goes on in eager.
+        """
+
+    @abstractmethod
+    def end(self, cache: Any) -> None:
+        """Give the sequence back: append to ``cache`` what the steps since :meth:`begin` added, in memory of its own."""
+
+
+@dataclass
+class Installation:
+    """What a candidate puts into a model.
+
+    ``forwards`` maps modules to the forward functions that stand in for theirs while a call to ``generate`` runs; outside such
+    calls the model is untouched. ``stepper`` asks for our decode loop.
+    """
+
+    forwards: dict[torch.nn.Module, Callable[..., Any]] = field(default_factory=dict)
+    stepper: Stepper | None = None
+
+
+class Candidate(ABC):
+    """A named configuration.
+
+    ``claims`` is the grade that the construction promises; the gate rejects a candidate that promises equal bits and does not
+    deliver them, even where its token IDs happen to be equal. ``control``: exists to test the gate, never to be used.
+    ``timed``: whether validation repeats and measures it. ``plans``: whether there is anything to decide on the device.
+    """
+
+    id: ClassVar[str]
+    claims: ClassVar[str] = BIT_IDENTICAL
+    control: ClassVar[bool] = False
+    timed: ClassVar[bool] = True
+    plans: ClassVar[bool] = True
+
+    def plan(self, model: Any, context: Context) -> Decisions:
+        """Decide how to run on this model and device, as JSON. Raises ``Refused`` where it cannot."""
+        return {}
+
+    @abstractmethod
+    def install(self, model: Any, decisions: Decisions, context: Context) -> Installation:
+        """Build what ``decisions`` say. Raises ``Refused`` where that fails, and leaves nothing behind in the model."""

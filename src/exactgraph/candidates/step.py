@@ -1,0 +1,95 @@
+"""``step``: the whole decode step, embedding to logits, as one graph over a KV cache in fixed buffers.
+
+Eager's own kernels run inside the graph. Their number of KV positions is baked in, so each sequence length has a graph of its
+own, captured when the length is first met, up to a budget of lengths; every other length runs eager.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from exactgraph.candidates.base import Candidate, Context, Decisions, Installation, Stepper
+from exactgraph.capture.graph import Capturer, Graph
+from exactgraph.models.cache import cache_name
+from exactgraph.models.masks import masks_as_in_eager
+from exactgraph.models.slots import SlotCache
+from exactgraph.refusal import Refused
+
+
+class Step(Candidate):
+    id = "step"
+
+    def plan(self, model: Any, context: Context) -> Decisions:
+        decisions: Decisions = {"route": "one graph per length", "lengths": context.budget, "capacity": context.confirmed_length}
+        stepper = self.install(model, decisions, context).stepper
+        assert isinstance(stepper, LengthStepper)
+        # One capture shows whether this model's step can be captured at all, before a validation is spent on it.
+        stepper.capture(context.validated_length)
+        return decisions
+
+    def install(self, model: Any, decisions: Decisions, context: Context) -> Installation:
+        cache = SlotCache(model, decisions["capacity"])
+        return Installation(stepper=LengthStepper(model, cache, context.capturer, decisions["lengths"]))
+
+
+class LengthStepper(Stepper):
+    """One graph for each sequence length, over one :class:`SlotCache`."""
+
+    def __init__(self, model: Any, cache: SlotCache, capturer: Capturer, budget: int) -> None:
+        self._model = model
+        self._cache = cache
+        self._capturer = capturer
+        self._budget = budget
+        self._graphs: dict[int, Graph] = {}
+        self._token = torch.zeros((1, 1), dtype=torch.int64, device=model.device)
+        self._length = 0
+        self._begun = 0
+
+    def begin(self, cache: Any) -> None:
+        self._begun = self._length = self._cache.load(cache)
+
+    def step(self, token: torch.Tensor) -> torch.Tensor | None:
+        length = self._length + 1
+        graph = self._graphs.get(length)
+        if graph is None:
+            if length > self._cache.capacity or len(self._graphs) >= self._budget:
+                return None
+            try:
+                graph = self.capture(length)
+            except Refused:
+                # The budget was more than the device has room for. What is captured stays; the rest runs eager.
+                self._budget = len(self._graphs)
+                return None
+        self._token.copy_(token)
+        graph.replay()
+        self._length = length
+        return graph.outputs[0]
+
+    def end(self, cache: Any) -> None:
+        self._cache.unload(cache, self._begun, self._length)
+
+    def capture(self, length: int) -> Graph:
+        """Capture the step that takes a sequence to ``length`` tokens. Writes only slot ``length - 1`` of the KV cache."""
+        positions = torch.full((1, 1), length - 1, dtype=torch.int64, device=self._token.device)
+        arguments = {cache_name(self._model): self._cache.at(length)}
+
+        def step() -> tuple[torch.Tensor, ...]:
+            output = self._model(
+                input_ids=self._token,
+                position_ids=positions,
+                use_cache=True,
+                logits_to_keep=1,
+                return_dict=True,
+                **arguments,
+            )
+            return (output.logits[:, -1],)
+
+        with masks_as_in_eager():
+            graph = self._capturer.capture(step)
+        self._graphs[length] = graph
+        return graph
+
+
+CANDIDATES = {Step.id: Step()}

@@ -1,0 +1,89 @@
+"""Capture on an NVIDIA GPU."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from exactgraph.capture.graph import Capturer, Function, Graph
+from exactgraph.refusal import Refused
+
+WARMUPS = 2
+
+
+class CudaGraph(Graph):
+    """Keeps the captured function too: a graph holds bare addresses, and the function what lives there."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, outputs: tuple[torch.Tensor, ...], function: Function) -> None:
+        self._graph = graph
+        self._function = function
+        self.outputs = outputs
+
+    def replay(self) -> None:
+        self._graph.replay()
+
+
+class CudaCapturer(Capturer):
+    """Captures on one side stream of ``device`` into one memory pool.
+
+    Warm-up runs on the side stream, so that everything that is created lazily (cuBLAS handles and workspaces, loaded kernels)
+    exists before capture and belongs to the stream that capture uses. Garbage collection is held off meanwhile: a collected
+    graph of somebody else would issue CUDA calls in the middle of ours.
+    """
+
+    emulated = False
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
+        # A pool lives as long as a graph in it does, and its handle is dead after that. Candidates may drop all theirs.
+        self._keeper, _ = self._capture(lambda: (torch.zeros(1, device=device),))
+
+    def capture(self, function: Function) -> Graph:
+        started = time.perf_counter()
+        before = torch.cuda.memory_reserved(self._device)
+        try:
+            graph, outputs = self._capture(function)
+        except torch.cuda.OutOfMemoryError as error:
+            torch.cuda.empty_cache()
+            raise Refused("capture-out-of-memory", f"Capturing a graph ran out of GPU memory: {error}") from error
+        except RuntimeError as error:
+            raise Refused("capture-failed", f"The work cannot be captured in a CUDA graph: {error}") from error
+        self.graphs += 1
+        self.seconds += time.perf_counter() - started
+        self.bytes += max(0, torch.cuda.memory_reserved(self._device) - before)
+        return CudaGraph(graph, outputs, function)
+
+    def _capture(self, function: Function) -> tuple[torch.cuda.CUDAGraph, tuple[torch.Tensor, ...]]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(self._device), torch.no_grad(), _collection_held_off():
+            current = torch.cuda.current_stream()
+            self._stream.wait_stream(current)
+            with torch.cuda.stream(self._stream):
+                for _ in range(WARMUPS):
+                    function()
+                # Work of other threads may go on while this thread captures.
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                try:
+                    outputs = function()
+                finally:
+                    graph.capture_end()
+            current.wait_stream(self._stream)
+        return graph, outputs
+
+
+@contextmanager
+def _collection_held_off() -> Iterator[None]:
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

@@ -1,0 +1,30 @@
+"""The attention backend that a baseline was recorded under.
+
+``default`` leaves PyTorch's choice alone. Anything else pins ``scaled_dot_product_attention`` to one backend, for eager and
+candidate alike: a pin is part of the reference, so every fallback to eager runs under it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+DEFAULT = "default"
+BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+}
+
+
+@contextmanager
+def pinned(name: str) -> Iterator[None]:
+    """Run the block under the attention backend ``name``."""
+    if name == DEFAULT:
+        yield
+        return
+    with sdpa_kernel(BACKENDS[name]):
+        yield
