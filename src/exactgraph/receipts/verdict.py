@@ -1,0 +1,159 @@
+"""Verdicts, found again from the evidence.
+
+What a stage wrote down as its verdict is compared with what its traces and timings show; where the two disagree there is
+no receipt. The final status then follows from the verdicts alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from exactgraph.candidates.registry import CONTROLS
+from exactgraph.canonical import digest
+from exactgraph.protocol.compare import TOKEN_IDENTICAL, Comparison, compare_sets, first_difference
+from exactgraph.protocol.verdict import EXACT, REJECTED, judge
+from exactgraph.receipts.evidence import Evidence, Inconsistent
+
+VALIDATION_SET = "heldout"
+# Relative. Figures are recomputed from the recorded pairs with additions in another order, nothing more.
+_FIGURE_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the evidence shows of one candidate.
+
+    ``validated`` is validation's status as found again; ``confirmed`` is None where confirmation did not try it, else
+    ``matched``, ``mismatch`` or ``failed``. ``faster`` is None where nothing was timed.
+    """
+
+    candidate: str
+    control: bool
+    validated: str
+    faster: bool | None
+    confirmed: str | None
+    grade: str | None
+    comparison: dict[str, Any] | None
+    attempt: dict[str, Any] | None
+
+    @property
+    def exact(self) -> bool:
+        return self.validated == EXACT
+
+
+def find(evidence: Evidence) -> dict[str, Finding]:
+    """Every candidate's finding, by id."""
+    attempts = {attempt["candidate"]: attempt for attempt in evidence.confirmation["attempts"]}
+    if len(attempts) != len(evidence.confirmation["attempts"]) or not set(attempts) <= set(evidence.candidates):
+        raise Inconsistent("confirmation.json tried a candidate twice, or one that the ranking does not know.")
+    return {candidate: _find_one(evidence, candidate, attempts.get(candidate)) for candidate in evidence.candidates}
+
+
+def _find_one(evidence: Evidence, candidate: str, attempt: dict[str, Any] | None) -> Finding:
+    validation = evidence.validation(candidate)
+    status, comparison, reached = validation["status"], validation.get("comparison"), None
+    control = evidence.ranking["candidates"][candidate]["control"]
+    if not validation["control"] == control == (candidate in CONTROLS):
+        raise Inconsistent(f"Candidate {candidate}: the files disagree on whether it is a control.")
+    if status in (EXACT, REJECTED):
+        comparison, reached = _recheck_validation(evidence, candidate)
+    faster = _recheck_timing(candidate, validation.get("timing"))
+    confirmed = None
+    if attempt is not None:
+        if status != EXACT:
+            raise Inconsistent(f"Candidate {candidate} went to confirmation, but its validation says {status}.")
+        confirmed, confirmed_grade, attempt = _recheck_attempt(evidence, attempt)
+        if confirmed == "matched" and confirmed_grade == TOKEN_IDENTICAL:
+            reached = TOKEN_IDENTICAL
+    return Finding(candidate, control, status, faster, confirmed, reached, comparison, attempt)
+
+
+def _recheck_validation(evidence: Evidence, candidate: str) -> tuple[dict[str, Any], str | None]:
+    """The comparison to report and the grade it gives.
+
+    ``matches`` and ``of`` stay as recorded, since they also count timed repetitions whose tokens were compared in the
+    process; differences and logits come from the recorded traces.
+    """
+    validation = evidence.validation(candidate)
+    recorded = validation["comparison"]
+    found = _compare(evidence, validation, f"the validation of {candidate}", {VALIDATION_SET})
+    # A difference seen only in a timed repetition is in no trace: then the recorded one is all there is.
+    difference = found["first_token_difference"] or recorded["first_token_difference"]
+    merged: Comparison = {
+        **found,
+        "matches": recorded["matches"],
+        "of": recorded["of"],
+        "first_token_difference": difference,
+    }
+    if recorded["of"] < found["of"] or (recorded["matches"] == recorded["of"]) != (difference is None):
+        raise Inconsistent(f"The counts in the validation of {candidate} do not fit its traces and differences.")
+    judged = judge(merged, evidence.plan(candidate)["claims"])
+    if (validation["status"], validation["grade"]) != (judged["status"], judged["grade"]):
+        raise Inconsistent(
+            f"The validation of {candidate} says {validation['status']} ({validation['grade']}); "
+            f"its comparison gives {judged['status']} ({judged['grade']})."
+        )
+    asked = found["of"] * evidence.protocol["repetitions"]
+    if judged["status"] == EXACT and recorded["of"] < asked:
+        raise Inconsistent(f"The validation of {candidate} rests on {recorded['of']} comparisons, not on {asked}.")
+    return dict(merged), judged["grade"]
+
+
+def _recheck_timing(candidate: str, timing: dict[str, Any] | None) -> bool | None:
+    """Whether the candidate was measured faster. All figures but the bootstrap interval follow from the pairs."""
+    if timing is None:
+        return None
+    pairs, (low, high) = timing["pairs"], timing["interval"]
+    figures = {
+        "ratio": math.exp(math.fsum(math.log(pair["eager_s"] / pair["candidate_s"]) for pair in pairs) / len(pairs)),
+        "eager_tok_s": _decode_rate(pairs, "eager"),
+        "candidate_tok_s": _decode_rate(pairs, "candidate"),
+    }
+    for name, figure in figures.items():
+        if not math.isclose(figure, timing[name], rel_tol=_FIGURE_TOLERANCE):
+            raise Inconsistent(f"The timed pairs of {candidate} give {name} {figure:.6g}, not {timing[name]:.6g}.")
+    if not low <= timing["ratio"] <= high or (low > 1) != timing["faster"]:
+        raise Inconsistent(f"The interval of {candidate} does not hold its ratio, or does not give its verdict on speed.")
+    return bool(low > 1)
+
+
+def _decode_rate(pairs: list[dict[str, Any]], who: str) -> float:
+    """Decode tokens a second: those after the first, over the time after the first, pooled."""
+    seconds = math.fsum(pair[f"{who}_s"] - pair[f"{who}_first_s"] for pair in pairs)
+    return float(sum(pair["tokens"] - 1 for pair in pairs) / seconds)
+
+
+def _recheck_attempt(evidence: Evidence, attempt: dict[str, Any]) -> tuple[str, str | None, dict[str, Any]]:
+    """Status, grade and summary of one confirmation attempt. A match must cover everything that validation never saw."""
+    candidate, status = attempt["candidate"], attempt["status"]
+    summary: dict[str, Any] = {name: attempt[name] for name in ("candidate", "control", "status", "why")}
+    if status == "failed":
+        return status, None, summary | {"grade": None, "difference": None, "comparison": None}
+    unseen = set(evidence.frozen["sets"]) - {VALIDATION_SET}
+    found = _compare(evidence, attempt, f"the confirmation of {candidate}", unseen)
+    judged = judge(found, evidence.plan(candidate)["claims"])
+    shown = "matched" if judged["status"] == EXACT else "mismatch"
+    if (status, attempt["grade"]) != (shown, judged["grade"]):
+        raise Inconsistent(
+            f"The confirmation of {candidate} says {status} ({attempt['grade']}); its traces give {shown} ({judged['grade']})."
+        )
+    return (
+        status,
+        judged["grade"],
+        summary | {"grade": judged["grade"], "difference": first_difference(found), "comparison": found},
+    )
+
+
+def _compare(evidence: Evidence, record: dict[str, Any], what: str, required: set[str]) -> Comparison:
+    """Compare the traces of a record with the frozen ones, after checking that they are whole."""
+    sets = record["sets"]
+    if record["traces_digest"] != digest(sets):
+        raise Inconsistent(f"The traces of {what} do not have the digest recorded next to them.")
+    if not sets or not required <= set(sets) or not set(sets) <= set(evidence.frozen["sets"]):
+        raise Inconsistent(f"The traces of {what} do not cover the prompt sets that they must.")
+    try:
+        return compare_sets(evidence.frozen["sets"], sets)
+    except ValueError as error:
+        raise Inconsistent(f"The traces of {what} cannot be compared: {error}.") from error
