@@ -183,6 +183,7 @@ class World:
             "code": digest(name)[:16],
             "candidate": name,
             "claims": claims,
+            "timed": name != "wrong-late",
             "status": "built",
             "refusal": None,
             "decisions": {"graphs": 3},

@@ -14,7 +14,9 @@ from exactgraph.runtime.session import Session
 Install = Callable[..., Session]
 
 
-def answers(generate: Callable[..., Any], ids: torch.Tensor, tokens: int, **arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def answers(
+    generate: Callable[..., Any], ids: torch.Tensor, tokens: int, **arguments: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Sequences and all logits, ``(tokens, vocabulary)``, of one call."""
     output = generate(
         ids, max_new_tokens=tokens, return_dict_in_generate=True, output_logits=True, **{"do_sample": False, **arguments}

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 
 from exactgraph.capture.graph import Capturer
-from exactgraph.protocol.compare import BIT_IDENTICAL
+from exactgraph.protocol.grades import BIT_IDENTICAL
 
 Decisions = dict[str, Any]
 

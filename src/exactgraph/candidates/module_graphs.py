@@ -28,9 +28,7 @@ class C022(Candidate):
 
     def install(self, model: Any, decisions: Decisions, context: Context) -> Installation:
         layout = layout_of(model)
-        return Installation(
-            forwards={mlp: _graphed(mlp, layout.hidden_size, context.capturer) for mlp in layout.mlps}
-        )
+        return Installation(forwards={mlp: _graphed(mlp, layout.hidden_size, context.capturer) for mlp in layout.mlps})
 
 
 def _graphed(module: nn.Module, hidden_size: int, capturer: Capturer) -> Callable[[torch.Tensor], torch.Tensor]:

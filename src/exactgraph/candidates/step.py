@@ -22,7 +22,11 @@ class Step(Candidate):
     id = "step"
 
     def plan(self, model: Any, context: Context) -> Decisions:
-        decisions: Decisions = {"route": "one graph per length", "lengths": context.budget, "capacity": context.confirmed_length}
+        decisions: Decisions = {
+            "route": "one graph per length",
+            "lengths": context.budget,
+            "capacity": context.confirmed_length,
+        }
         stepper = self.install(model, decisions, context).stepper
         assert isinstance(stepper, LengthStepper)
         # One capture shows whether this model's step can be captured at all, before a validation is spent on it.

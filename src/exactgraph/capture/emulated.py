@@ -21,7 +21,7 @@ class EmulatedGraph(Graph):
 
     def replay(self) -> None:
         with torch.no_grad():
-            for static, fresh in zip(self.outputs, self._function()):
+            for static, fresh in zip(self.outputs, self._function(), strict=True):
                 static.copy_(fresh)
 
 

@@ -24,9 +24,9 @@ class SlotLayer(CacheLayerMixin):
     is_sliding = False
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor, length: int) -> None:
-        super().__init__()
-        self.keys = keys
-        self.values = values
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.keys: torch.Tensor = keys
+        self.values: torch.Tensor = values
         self.length = length
         self.is_initialized = True
 
@@ -75,13 +75,13 @@ class SlotCache:
 
     def at(self, length: int) -> Cache:
         """The cache that a model is called with to take the sequence to ``length`` tokens."""
-        return Cache(layers=[SlotLayer(keys, values, length) for keys, values in zip(self._keys, self._values)])
+        return Cache(layers=[SlotLayer(keys, values, length) for keys, values in zip(self._keys, self._values, strict=True)])
 
     def load(self, cache: Any) -> int:
         """Copy the sequence in ``cache`` into the slots and return its length in tokens."""
         length = int(cache.get_seq_length())
         if length <= self.capacity:
-            for layer, keys, values in zip(cache.layers, self._keys, self._values):
+            for layer, keys, values in zip(cache.layers, self._keys, self._values, strict=True):
                 keys[:, :, :length].copy_(layer.keys)
                 values[:, :, :length].copy_(layer.values)
         return length
@@ -90,6 +90,6 @@ class SlotCache:
         """Append the tokens ``begun`` to ``length`` to ``cache``, as eager's concatenation would have."""
         if length == begun:
             return
-        for layer, keys, values in zip(cache.layers, self._keys, self._values):
+        for layer, keys, values in zip(cache.layers, self._keys, self._values, strict=True):
             layer.keys = torch.cat([layer.keys, keys[:, :, begun:length]], dim=-2)
             layer.values = torch.cat([layer.values, values[:, :, begun:length]], dim=-2)

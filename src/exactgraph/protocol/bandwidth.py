@@ -16,7 +16,7 @@ def copy_bandwidth(device: torch.device) -> float:
     source = torch.randint(0, 255, (COPY_BYTES,), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     target.copy_(source)
-    milliseconds = []
+    milliseconds: list[float] = []
     for _ in range(COPIES):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()

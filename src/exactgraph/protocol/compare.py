@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-BIT_IDENTICAL = "bit-identical"
-TOKEN_IDENTICAL = "token-identical"
+from exactgraph.protocol.grades import BIT_IDENTICAL, TOKEN_IDENTICAL
 
 
 class Difference(TypedDict):
@@ -37,7 +36,7 @@ class Comparison(TypedDict):
 def token_difference(expected: dict[str, Any], tokens: list[int]) -> Difference | None:
     """The first step at which ``tokens`` leave the trace ``expected``, or None where they are the same."""
     wanted: list[int] = expected["tokens"]
-    for step, (want, got) in enumerate(zip(wanted, tokens)):
+    for step, (want, got) in enumerate(zip(wanted, tokens, strict=False)):
         if want != got:
             return _difference(expected, step, want, got, "token")
     if len(wanted) == len(tokens):
@@ -71,7 +70,7 @@ def compare_sets(expected: dict[str, list[dict[str, Any]]], got: dict[str, list[
         wanted = expected[name]
         if [trace["prompt_digest"] for trace in wanted] != [trace["prompt_digest"] for trace in traces]:
             raise ValueError(f"the traces of set {name!r} answer other prompts than the baseline's")
-        for want, have in zip(wanted, traces):
+        for want, have in zip(wanted, traces, strict=True):
             _compare_one(want, have, result)
     return result
 
@@ -89,9 +88,7 @@ def _compare_one(want: dict[str, Any], have: dict[str, Any], result: Comparison)
         if want["logits"][step] == have["logits"][step]:
             result["logits_equal"] += 1
         elif result["first_logits_difference"] is None:
-            result["first_logits_difference"] = _difference(
-                want, step, want["tokens"][step], have["tokens"][step], "logits"
-            )
+            result["first_logits_difference"] = _difference(want, step, want["tokens"][step], have["tokens"][step], "logits")
 
 
 def grade(comparison: Comparison) -> str | None:

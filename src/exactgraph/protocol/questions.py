@@ -37,7 +37,9 @@ def questions(protocol: dict[str, Any], model_dir: Path, tokenizer: Any | None) 
     for name, asked in protocol["sets"].items():
         ids = _seeded(model_dir, name) if tokenizer is None else [encode(tokenizer, p["text"]) for p in asked["prompts"]]
         if len(ids) < len(asked["prompts"]):
-            raise UserError(f"{model_dir} has {len(ids)} prompts in set {name!r}; the protocol asks for {len(asked['prompts'])}.")
+            raise UserError(
+                f"{model_dir} has {len(ids)} prompts in set {name!r}; the protocol asks for {len(asked['prompts'])}."
+            )
         sets[name] = [
             Question(f"{name}/{index}", tuple(prompt), asked["new_tokens"])
             for index, prompt in enumerate(ids[: len(asked["prompts"])])

@@ -69,7 +69,7 @@ def _status(
 
 def _controls(verdicts: dict[str, str]) -> str | None:
     if verdicts["null"] != "not-faster":
-        return f"The control null, eager itself, ended {verdicts['null']}; it must end not-faster. Do not trust this host's timing."
+        return f"The control null, eager itself, ended {verdicts['null']}, not not-faster; do not trust this host's timing."
     if verdicts["wrong-ulp"] != "rejected":
         return f"The control wrong-ulp, a changed rounding, ended {verdicts['wrong-ulp']}; validation must reject it."
     if verdicts["wrong-late"] != "ranked":

@@ -6,7 +6,6 @@ Every timed run's token IDs are compared with the baseline's; a figure without a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -63,9 +62,7 @@ class Repetitions:
             for question in asked:
                 self.compare(question, ask(candidate, question, self._device)[0])
 
-    def paired(
-        self, eager: Generate, candidate: Generate, asked: list[Question], warmups: int, repetitions: int
-    ) -> None:
+    def paired(self, eager: Generate, candidate: Generate, asked: list[Question], warmups: int, repetitions: int) -> None:
         """Run eager and candidate in turn, the order of each pair the other way round than the last."""
         for _ in range(warmups):
             for generate in (eager, candidate):

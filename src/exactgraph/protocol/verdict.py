@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from exactgraph.protocol.compare import BIT_IDENTICAL, Comparison, first_difference, grade, sentence
+from exactgraph.protocol.compare import Comparison, first_difference, grade, sentence
+from exactgraph.protocol.grades import BIT_IDENTICAL
 
 EXACT = "exact"
 REJECTED = "rejected"

@@ -56,7 +56,7 @@ def _statement(evidence: Evidence, findings: dict[str, Finding], outcome: Outcom
             "model": {name: value for name, value in model.items() if name not in _NOT_IN_RECEIPT},
             "device": environment["device"],
             "environment": environment["environment"],
-            "precision": environment["precision"],
+            "precision": evidence.protocol["dtype"],
             "protocol": {"key": short(evidence.protocol), "whole": evidence.protocol},
             "gpus": _gpus(evidence),
             "baseline": _baseline(evidence),

@@ -12,7 +12,8 @@ from typing import Any
 
 from exactgraph.candidates.registry import CONTROLS
 from exactgraph.canonical import digest
-from exactgraph.protocol.compare import TOKEN_IDENTICAL, Comparison, compare_sets, first_difference
+from exactgraph.protocol.compare import Comparison, compare_sets, first_difference
+from exactgraph.protocol.grades import TOKEN_IDENTICAL
 from exactgraph.protocol.verdict import EXACT, REJECTED, judge
 from exactgraph.receipts.evidence import Evidence, Inconsistent
 
@@ -95,7 +96,9 @@ def _recheck_validation(evidence: Evidence, candidate: str) -> tuple[dict[str, A
             f"The validation of {candidate} says {validation['status']} ({validation['grade']}); "
             f"its comparison gives {judged['status']} ({judged['grade']})."
         )
-    asked = found["of"] * evidence.protocol["repetitions"]
+    # A control that only confirmation is to catch is recorded once and not repeated.
+    repeated = evidence.plan(candidate)["timed"] or not validation["control"]
+    asked = found["of"] * (evidence.protocol["repetitions"] if repeated else 1)
     if judged["status"] == EXACT and recorded["of"] < asked:
         raise Inconsistent(f"The validation of {candidate} rests on {recorded['of']} comparisons, not on {asked}.")
     return dict(merged), judged["grade"]

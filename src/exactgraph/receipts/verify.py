@@ -13,7 +13,8 @@ from typing import Any
 import orjson
 
 from exactgraph.canonical import canonical_bytes, file_digest, read_json
-from exactgraph.protocol.compare import BIT_IDENTICAL, compare_sets, first_difference, grade, sentence
+from exactgraph.protocol.compare import compare_sets, first_difference, grade, sentence
+from exactgraph.protocol.grades import BIT_IDENTICAL
 from exactgraph.receipts.evidence import MODEL, Inconsistent, locate
 from exactgraph.receipts.schema import problems
 from exactgraph.receipts.statement import derive

@@ -13,14 +13,23 @@ from typing import Any
 
 import torch
 from transformers import DynamicCache
-from transformers.generation import GenerateDecoderOnlyOutput, GenerationMode
+from transformers.generation.configuration_utils import GenerationMode
+from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from exactgraph.candidates.base import Stepper
 from exactgraph.models.cache import cache_name
 from exactgraph.refusal import Refusal, Refused
 
 # Arguments of generate that reach the loop in a form it does not know, or not at all.
-_EAGER_ARGUMENTS = ("assistant_model", "custom_generate", "synced_gpus", "tokenizer", "inputs_embeds", "cache", "past_key_values")
+_EAGER_ARGUMENTS = (
+    "assistant_model",
+    "custom_generate",
+    "synced_gpus",
+    "tokenizer",
+    "inputs_embeds",
+    "cache",
+    "past_key_values",
+)
 _MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
 
 
@@ -114,9 +123,8 @@ class DecodeLoop:
         if self._captured:
             self._stepper.end(cache)
         # The class differs between versions in what it calls the cache.
-        return GenerateDecoderOnlyOutput(
-            sequences=input_ids, scores=scores, logits=raw_logits, **{cache_name(model): cache}
-        )
+        output: dict[str, Any] = {"sequences": input_ids, "scores": scores, "logits": raw_logits, cache_name(model): cache}
+        return GenerateDecoderOnlyOutput(**output)
 
     def _next(self, model: Any, token: torch.Tensor, length: int, cache: Any) -> torch.Tensor:
         """Logits ``(1, vocabulary)`` after ``token``, which takes the sequence to ``length`` tokens."""

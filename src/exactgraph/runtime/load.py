@@ -26,7 +26,7 @@ def load_model(folder: Path, dtype: str, device: torch.device) -> Any:
 
     if not sys.stderr.isatty():
         logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], local_files_only=True)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], local_files_only=True)
     return model.to(device).eval()
 
 

@@ -34,9 +34,7 @@ class Session:
     generates) runs eager. Raises ``Refused`` where the candidate cannot be installed.
     """
 
-    def __init__(
-        self, model: Any, candidate: Candidate, decisions: Decisions, context: Context, attention: str
-    ) -> None:
+    def __init__(self, model: Any, candidate: Candidate, decisions: Decisions, context: Context, attention: str) -> None:
         name = hooked(model)
         if name is not None:
             raise Refused("hooks", f"Module {name} has a hook or a replaced forward; captured work would not call it.")
@@ -106,7 +104,7 @@ class Session:
     def _attached(self) -> Iterator[None]:
         self._running = True
         for module, forward in self._installation.forwards.items():
-            module.forward = forward  # type: ignore[method-assign]
+            module.forward = forward
         try:
             yield
         finally:

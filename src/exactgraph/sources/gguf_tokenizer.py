@@ -39,7 +39,7 @@ def write_tokenizer(metadata: Metadata, max_length: int, folder: Path) -> None:
 
     names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     ids = {name: metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in names.items()}
-    fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         model_max_length=max_length,
         clean_up_tokenization_spaces=False,

@@ -1,0 +1,5 @@
+"""``python -m exactgraph``."""
+
+from exactgraph.cli import main
+
+main()

@@ -1,0 +1,256 @@
+"""The command line: one command a stage of the workflow, and ``table``, ``status``, ``verify``, ``doctor``.
+
+Stages are imported inside their commands, so that quick commands stay quick and free of torch.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from exactgraph import __version__
+from exactgraph.canonical import read_json
+from exactgraph.refusal import Refused, UserError
+
+if TYPE_CHECKING:
+    from exactgraph.receipts.status import Row
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+
+Key = Annotated[Path, typer.Argument(help="artifacts/<model>@<commit>/<device>/<environment>/<protocol>")]
+Candidate = Annotated[str, typer.Option(help="Name of the candidate.")]
+Code = Annotated[str | None, typer.Option(help="Digest of the stage's code that the workflow planned with.")]
+Out = Annotated[Path, typer.Option(help="File to write.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _code(stage: str, planned: str | None, candidate: str | None = None) -> str:
+    """The digest of the stage's code as it stands; refuses where it is not what the workflow planned with."""
+    from exactgraph.workflow.stage_digest import stage_digest
+
+    present = stage_digest(stage, candidate)
+    if planned not in (None, present):
+        raise UserError(f"The code of stage {stage} changed while the workflow ran; run it again.")
+    return present
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False) -> None:
+    """Fast Hugging Face decoding on NVIDIA GPUs without changing one generated token, and the proof."""
+
+
+@app.command()
+def probe(slot: Annotated[str, typer.Option()], out: Out, precision: str = "auto", code: Code = None) -> None:
+    """Find device, environment and precision of this place."""
+    from exactgraph.stages import probe as stage
+
+    _code("probe", code)
+    stage.run(slot, precision, out)
+
+
+@app.command()
+def resolve(spec: str, out: Out, code: Code = None) -> None:
+    """Turn a source (pypi:, path:, random:) into a commit."""
+    from exactgraph.stages import resolve as stage
+
+    _code("resolve", code)
+    stage.run(spec, out)
+
+
+@app.command()
+def download(
+    resolved: Path,
+    out_dir: Annotated[Path, typer.Option(help="Model folder to fill.")],
+    manifest: Annotated[Path, typer.Option(help="model.json to write.")],
+    code: Code = None,
+) -> None:
+    """Fetch a resolved source into a model folder."""
+    from exactgraph.stages import download as stage
+
+    _code("download", code)
+    stage.run(resolved, out_dir, manifest)
+
+
+@app.command()
+def environment(folder: Path, probes: Annotated[Path, typer.Option(help="Folder of the slots.")], code: Code = None) -> None:
+    """Write the environment of a key."""
+    from exactgraph.stages import environment as stage
+
+    _code("environment", code)
+    stage.run(folder, probes)
+
+
+@app.command()
+def protocol(key: Key, config: Annotated[Path, typer.Option(help="Resolved configuration, JSON.")], code: Code = None) -> None:
+    """Write what is asked under a key."""
+    from exactgraph.stages import protocol as stage
+
+    _code("protocol", code)
+    stage.run(key, config)
+
+
+@app.command()
+def baseline(
+    key: Key,
+    run: Annotated[int, typer.Option(help="Number of the run.")],
+    out: Out,
+    attention: Annotated[str, typer.Option(help="default, flash, efficient, math or cudnn.")] = "default",
+    code: Code = None,
+) -> None:
+    """Record one run of unmodified eager generate."""
+    from exactgraph.stages import baseline as stage
+
+    stage.run(key, _code("baseline", code), run, attention, out)
+
+
+@app.command()
+def freeze(key: Key, code: Code = None) -> None:
+    """Freeze the baseline once independent runs agree."""
+    from exactgraph.stages import freeze as stage
+
+    stage.run(key, _code("freeze", code))
+
+
+@app.command()
+def build(key: Key, candidate: Candidate, code: Code = None) -> None:
+    """Let a candidate decide its plan on this device."""
+    from exactgraph.stages import build as stage
+
+    stage.run(key, _code("build", code, candidate), candidate)
+
+
+@app.command()
+def validate(key: Key, candidate: Candidate, code: Code = None) -> None:
+    """Compare a candidate with the baseline on the held-out prompts, and time it."""
+    from exactgraph.stages import validate as stage
+
+    stage.run(key, _code("validate", code, candidate), candidate)
+
+
+@app.command()
+def rank(
+    key: Key,
+    candidates: Annotated[str, typer.Option(help="Configured candidates in the ladder's order, separated by commas.")],
+    code: Code = None,
+) -> None:
+    """Order what may be confirmed."""
+    from exactgraph.stages import rank as stage
+
+    stage.run(key, _code("rank", code), [name for name in candidates.split(",") if name])
+
+
+@app.command()
+def confirm(key: Key, code: Code = None) -> None:
+    """Confirm the ranked candidates in fresh processes until one matches."""
+    from exactgraph.stages import confirm as stage
+
+    stage.run(key, _code("confirm", code))
+
+
+@app.command(hidden=True)
+def confirm_one(key: Key, candidate: Candidate, out: Out) -> None:
+    """One confirmation, in this process."""
+    from exactgraph.stages import confirm as stage
+
+    stage.run_one(key, candidate, out)
+
+
+@app.command()
+def receipt(key: Key, code: Code = None) -> None:
+    """Write the receipt of a key from its evidence."""
+    from exactgraph.stages import receipt as stage
+
+    _code("receipt", code)
+    stage.run(key)
+
+
+@app.command()
+def table(where: Annotated[Path, typer.Argument(help="A receipt, or a folder of them.")] = Path("artifacts")) -> None:
+    """Print receipts as tables of candidates with the verdict; of a folder, those that are current."""
+    from exactgraph.receipts.status import CURRENT
+    from exactgraph.report.table import table as render
+
+    if where.is_file():
+        paths = [where]
+    else:
+        paths = [Path(row.receipt) for row in _rows(where) if row.receipt is not None and row.state == CURRENT]
+    for path in paths:
+        print(render(read_json(path), color=sys.stdout.isatty()))
+    if not paths:
+        print(f"No receipt below {where} is current; run: snakemake --cores 1 confirm")
+
+
+def _rows(root: Path) -> list[Row]:
+    from exactgraph.receipts.status import status as rows_of
+
+    config = root / "config.json"
+    if not config.is_file():
+        raise UserError(f"{root} has not seen a run of the workflow; run: snakemake --cores 1 confirm")
+    return rows_of(root, read_json(config))
+
+
+@app.command()
+def status(
+    root: Annotated[Path, typer.Argument(help="Folder of receipts.")] = Path("artifacts"), as_json: Json = False
+) -> None:
+    """List receipts: current, stale and why, missing."""
+    from exactgraph.report.table import status_table
+
+    rows = _rows(root)
+    if as_json:
+        print(json.dumps([row.to_json() for row in rows], indent=1))
+    else:
+        print(status_table(rows, color=sys.stdout.isatty()))
+
+
+@app.command()
+def verify(
+    receipt: Path,
+    rerun: Annotated[bool, typer.Option("--rerun", help="Confirm again, in a fresh process on this GPU.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Recompute every digest and the verdict of a receipt. Exit code 0: yes, 1: no."""
+    from exactgraph.receipts.verify import verify as check
+    from exactgraph.stages.confirm import traces_fresh
+
+    result = check(receipt, traces_fresh if rerun else None)
+    print(json.dumps({"ok": result.ok, "lines": result.lines}, indent=1) if as_json else "\n".join(result.lines))
+    raise typer.Exit(0 if result.ok else 1)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Look for what would stop or change a run on this machine."""
+    from exactgraph.doctor import doctor as look
+
+    checks = [check.to_json() for check in look()]
+    if as_json:
+        print(json.dumps(checks, indent=1))
+    else:
+        for check in checks:
+            print(f"{check['state']:<5} {check['name']:<14} {check['sentence']}")
+    raise typer.Exit(1 if any(check["state"] == "fail" for check in checks) else 0)
+
+
+def main() -> None:
+    """Entry point: errors of the user's are a sentence on standard error and exit code 2."""
+    from exactgraph.workflow.parent import die_with_parent
+
+    die_with_parent()
+    run: Callable[[], None] = app
+    try:
+        run()
+    except (UserError, Refused) as error:
+        print(f"exactgraph: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,54 @@
+"""``baseline``: unmodified eager ``model.generate`` over all prompt sets, in a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from exactgraph.canonical import digest, write_json
+from exactgraph.progress import Progress
+from exactgraph.stages.bench import Bench, open_bench
+from exactgraph.stages.place import Place
+
+
+def run(folder: Path, code: str, run: int, attention: str, out: Path) -> None:
+    """Record one run under the backend ``attention``. A backend that cannot run the model is a result, not a failure."""
+    place = Place(folder)
+    with open_bench(place) as bench:
+        record: dict[str, Any] = {
+            "stage": "baseline",
+            "code": code,
+            "run": run,
+            "attention": attention,
+            "environment": bench.environment,
+            "weights_digest": bench.manifest["weights_digest"],
+        }
+        record.update(_answers(bench, attention))
+        record["process"] = bench.process()
+    write_json(out, record)
+
+
+def _answers(bench: Bench, attention: str) -> dict[str, Any]:
+    from exactgraph.protocol.trace import record_sets
+    from exactgraph.runtime.attention import pinned
+
+    total = sum(len(asked) for asked in bench.questions.values())
+    try:
+        with pinned(attention), Progress(f"baseline ({attention})", total) as progress:
+            sets = record_sets(bench.model.generate, bench.questions, bench.device, progress.step)
+    except RuntimeError as error:
+        return {"failed": {"reason": "generate-failed", "sentence": f"model.generate failed under {attention}: {error}"}}
+    texts = {} if bench.tokenizer is None else _texts(bench.tokenizer, sets)
+    return {"sets": sets, "traces_digest": digest(sets), "texts": texts}
+
+
+def _texts(tokenizer: Any, sets: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
+    """Answers for people, cut where the model itself would have stopped."""
+    texts = {}
+    for traces in sets.values():
+        for trace in traces:
+            tokens = trace["tokens"]
+            if tokenizer.eos_token_id in tokens:
+                tokens = tokens[: tokens.index(tokenizer.eos_token_id)]
+            texts[trace["prompt"]] = tokenizer.decode(tokens)
+    return texts

@@ -1,0 +1,119 @@
+"""``confirm``: the ranked candidates against what validation never saw, each in a fresh process, until one matches.
+
+The controls come first. They are right in validation and wrong here; if confirmation did not catch them, it could not be
+trusted with anything else.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from exactgraph.candidates.registry import candidate
+from exactgraph.canonical import digest, read_json, write_json
+from exactgraph.progress import Progress
+from exactgraph.protocol.compare import compare_sets, first_difference
+from exactgraph.protocol.verdict import EXACT, judge
+from exactgraph.refusal import Refused
+from exactgraph.stages.bench import open_bench
+from exactgraph.stages.fresh import run_fresh
+from exactgraph.stages.place import Place
+
+Attempt = dict[str, Any]
+
+
+def run(folder: Path, code: str) -> None:
+    """Write ``confirmation.json``."""
+    place = Place(folder)
+    ranking = place.ranking()
+    attempts: list[Attempt] = []
+    result: dict[str, Any] = {"stage": "confirm", "code": code, "confirmed": None, "attempts": attempts}
+    if ranking["status"] is not None:
+        result |= {"status": "skipped", "sentence": ranking["sentence"]}
+    else:
+        result |= _walk(place, ranking, attempts)
+    write_json(folder / "confirmation.json", result)
+
+
+def _walk(place: Place, ranking: dict[str, Any], attempts: list[Attempt]) -> dict[str, Any]:
+    for name in ranking["order"]:
+        attempt = attempt_fresh(place.folder, name)
+        attempts.append(attempt)
+        matched = attempt["status"] == "matched"
+        if ranking["candidates"][name]["control"]:
+            if attempt["status"] != "mismatch":
+                sentence = f"The control {name} ended {attempt['status']} at confirmation; it must end in a mismatch."
+                return {"status": "controls-failed", "sentence": sentence}
+        elif matched:
+            return {
+                "status": "confirmed",
+                "confirmed": name,
+                "sentence": f"{name} reproduced the baseline in a fresh process on what validation never saw.",
+            }
+    return {"status": "confirmation-mismatch", "sentence": "No candidate that passed validation passed confirmation."}
+
+
+def attempt_fresh(folder: Path, name: str) -> Attempt:
+    """One confirmation of the candidate ``name`` in a fresh process."""
+    with tempfile.TemporaryDirectory() as temporary:
+        out = Path(temporary) / "attempt.json"
+        run_fresh("confirm-one", str(folder), "--candidate", name, "--out", str(out))
+        attempt: Attempt = read_json(out)
+    return attempt
+
+
+def traces_fresh(folder: Path, name: str) -> dict[str, list[dict[str, Any]]]:
+    """The traces of one confirmation in a fresh process. Raises ``Refused`` where the candidate did not get through."""
+    attempt = attempt_fresh(folder, name)
+    if attempt["status"] == "failed":
+        raise Refused("confirmation-failed", attempt["why"])
+    sets: dict[str, list[dict[str, Any]]] = attempt["sets"]
+    return sets
+
+
+def run_one(folder: Path, name: str, out: Path) -> None:
+    """Ask every prompt set through the candidate and compare with the baseline. Writes the attempt to ``out``."""
+    place = Place(folder)
+    chosen = candidate(name)
+    attempt: Attempt = {
+        "candidate": name,
+        "control": chosen.control,
+        "status": "failed",
+        "grade": None,
+        "difference": None,
+        "comparison": None,
+        "why": None,
+        "sets": {},
+        "traces_digest": digest({}),
+    }
+    plan = place.plan(name)
+    with open_bench(place) as bench:
+        from exactgraph.protocol.trace import record_sets
+        from exactgraph.runtime.session import Session
+        from exactgraph.stages.context import context_of
+
+        frozen = place.frozen()
+        total = sum(len(asked) for asked in bench.questions.values())
+        try:
+            with (
+                Session(bench.model, chosen, plan["decisions"], context_of(bench), frozen["attention"]) as session,
+                Progress(f"confirm {name}", total) as progress,
+            ):
+                sets = record_sets(session.generate, bench.questions, bench.device, progress.step)
+        except (Refused, RuntimeError) as error:
+            attempt["why"] = f"{type(error).__name__}: {error}"
+        else:
+            comparison = compare_sets(frozen["sets"], sets)
+            verdict = judge(comparison, chosen.claims)
+            attempt |= {
+                "status": "matched" if verdict["status"] == EXACT else "mismatch",
+                "grade": verdict["grade"],
+                "why": verdict["why"],
+                "difference": first_difference(comparison),
+                "comparison": comparison,
+                "sets": sets,
+                "traces_digest": digest(sets),
+            }
+        attempt["process"] = bench.process()
+    write_json(out, attempt)

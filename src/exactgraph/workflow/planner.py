@@ -1,0 +1,138 @@
+"""What the Snakefile asks while it plans: the files a slot needs, and the parameters that tell when a stage is out of date."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from exactgraph.canonical import read_json, short, write_json
+from exactgraph.environment import nvml
+from exactgraph.environment.device import Device
+from exactgraph.environment.precision import choose
+from exactgraph.environment.signature import signature
+from exactgraph.refusal import Refused, UserError
+from exactgraph.workflow import config as settings
+from exactgraph.workflow.guard import Guard
+from exactgraph.workflow.keys import ROOT, Key, key_outputs, model_outputs
+from exactgraph.workflow.stage_digest import stage_digest
+
+
+class Planner:
+    """The plan of one Snakemake process; ``workflow`` is Snakemake's, ``config`` has passed the schema."""
+
+    def __init__(self, config: settings.Config, workflow: Any) -> None:
+        settings.check(config)
+        self.config = config
+        self.sources = settings.sources(config)
+        self.candidates = settings.all_candidates(config)
+        self._workflow = workflow
+        self._guard = Guard(workflow, Path(ROOT))
+        self._refused: set[str] = set()
+
+    @property
+    def runs(self) -> range:
+        """The numbers of the baseline runs."""
+        return range(1, self.config["protocol"]["baselines"] + 1)
+
+    def begin(self) -> None:
+        """At the first question of a run that writes: take the folder, say what comes, leave the configuration for stages."""
+        try:
+            entered = self._guard.enter()
+        except UserError as error:
+            # Any other exception from an input function would reach the user as a traceback.
+            sys.exit(str(error))
+        if entered:
+            print(self._opening(), file=sys.stderr)
+            write_json(settings.RESOLVED, self.config)
+            self._guard.sweep([*Path(ROOT).glob("slots/*/probe.json"), *Path(ROOT).glob("sources/*.json")])
+
+    def targets(self, checkpoints: Any) -> list[Callable[[Any], list[str]]]:
+        """One input function for each slot and source, so that a probe or a source that fails stops only its own."""
+
+        def target(slot: str, model: str) -> Callable[[Any], list[str]]:
+            return lambda wildcards: self.outputs(checkpoints, slot, model)
+
+        return [target(slot, model) for slot in self.config["devices"] for model in self.sources]
+
+    def outputs(self, checkpoints: Any, slot: str, model: str) -> list[str]:
+        """Every file that confirming ``model`` on ``slot`` makes, as far as the discovery checkpoints have been answered."""
+        self.begin()
+        found = str(checkpoints.probe.get(slot=slot).output[0])
+        probe = read_json(Path(found))
+        if probe["refusal"]:
+            self._refuse(slot, probe["refusal"]["sentence"])
+            return [found]
+        try:
+            choose(Device(**probe["device"]), self.config["precision"])
+        except Refused as refused:
+            self._refuse(slot, str(refused))
+            return [found]
+        if model not in settings.wanted(self.config, probe["rehearsal"]):
+            return [found]
+        resolved_path = str(checkpoints.resolve.get(model=model).output[0])
+        resolved = read_json(Path(resolved_path))
+        token_ids = settings.has_token_ids(resolved)
+        protocol = settings.protocol_for(self.config, probe["precision"], probe["rehearsal"], token_ids)
+        key = Key(model, resolved["commit"], probe["device"]["id"], probe["environment"]["key"], short(protocol))
+        files = model_outputs(key) + key_outputs(key, self.candidates, len(self.runs))
+        self._guard.sweep(files)
+        return [found, resolved_path, *files]
+
+    def code(self, stage: str) -> Callable[[Any], str]:
+        """A parameter that changes with the code of ``stage`` and, where a rule has one, of its candidate."""
+
+        def parameter(wildcards: Any) -> str:
+            # Reached also where a file is asked for by name and the target's functions never run.
+            self.begin()
+            return stage_digest(stage, wildcards.get("candidate"))
+
+        return parameter
+
+    def seen(self, wildcards: Any) -> str:
+        """What a look at the slot's machine shows, so that its probe runs again when that changes.
+
+        Only the main process records parameters; a job's own process may be on another machine and must not look.
+        """
+        return self._signature if self._workflow.is_main_process else ""
+
+    def seen_source(self, wildcards: Any) -> str:
+        """What a look at the source shows, so that a changed local folder is resolved again."""
+        return settings.folder_signature(self.sources[wildcards.model]) if self._workflow.is_main_process else ""
+
+    def spec(self, wildcards: Any) -> str:
+        """The source spec of a model."""
+        return self.sources[wildcards.model]
+
+    @cached_property
+    def _signature(self) -> str:
+        return signature()
+
+    def _opening(self) -> str:
+        try:
+            gpus = nvml.visible(nvml.gpus())
+        except UserError as error:
+            return str(error)
+        if gpus:
+            return f"exactgraph confirms {', '.join(self.config['models'])}."
+        return (
+            f"REHEARSAL: this machine has no NVIDIA GPU. {self.config['rehearsal']['model']} goes through the whole workflow "
+            f"on the CPU with emulated capture, compared for exactness and never ranked for speed."
+        )
+
+    def _refuse(self, slot: str, sentence: str) -> None:
+        if slot not in self._refused:
+            self._refused.add(slot)
+            print(f"Slot {slot}: {sentence}", file=sys.stderr)
+
+
+def shell_prefix() -> str:
+    """What every rule's shell command begins with, here and wherever a job's own process plans again.
+
+    ``python`` is the interpreter that runs Snakemake, and a stage learns who started it (see ``parent.py``).
+    """
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return "set -euo pipefail; export EXACTGRAPH_PARENT=$PPID; "

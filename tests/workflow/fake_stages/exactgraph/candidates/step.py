@@ -1,0 +1,3 @@
+"""A pretended candidate."""
+
+import exactgraph.candidates.base  # noqa: F401

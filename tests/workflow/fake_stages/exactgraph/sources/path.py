@@ -1,0 +1,3 @@
+"""What the configuration needs of local folders."""
+
+TOKENIZER_FILES = ("tokenizer.json",)

