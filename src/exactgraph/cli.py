@@ -215,6 +215,15 @@ def status(
 
 
 @app.command()
+def rows(receipts: Annotated[list[Path], typer.Argument(help="Receipts of one device.")], out: Out) -> None:
+    """Write the figures of receipts as rows."""
+    from exactgraph.canonical import write_json
+    from exactgraph.report.rows import rows as rows_of
+
+    write_json(out, rows_of([read_json(receipt) for receipt in receipts]))
+
+
+@app.command()
 def verify(
     receipt: Path,
     rerun: Annotated[bool, typer.Option("--rerun", help="Confirm again, in a fresh process on this GPU.")] = False,

@@ -112,3 +112,14 @@ def test_an_edit_of_the_comparison_builds_nothing_and_records_no_baseline() -> N
 
 def test_an_edit_of_a_candidates_machinery_records_no_baseline() -> None:
     assert not {name for name in real("baseline") if name.startswith(("capture/", "candidates/"))}
+
+
+def test_a_new_row_in_the_registry_is_no_edit_of_the_others(tmp_path: Path) -> None:
+    registry, longer, other = (tmp_path / name for name in ("registry.py", "longer.py", "other.py"))
+    registry.write_text("CONTROLS = ('a',)\nMODULES: dict[str, str] = {\n    'a': 'exactgraph.a',\n}\nx = 1\n")
+    longer.write_text(
+        "CONTROLS = ('a',)\nMODULES: dict[str, str] = {\n    'a': 'exactgraph.a',\n    'b': 'exactgraph.b',\n}\nx = 1\n"
+    )
+    other.write_text("CONTROLS = ('a',)\nMODULES: dict[str, str] = {\n    'a': 'exactgraph.a',\n}\nx = 2\n")
+    assert digests.registry_digest(registry) == digests.registry_digest(longer)
+    assert digests.registry_digest(registry) != digests.registry_digest(other)

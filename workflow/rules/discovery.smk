@@ -15,7 +15,7 @@ checkpoint probe:
     message:
         "Looking at the device and the software of slot {wildcards.slot}"
     shell:
-        "exec python -m exactgraph probe --slot {wildcards.slot} --out {output} >{log} 2>&1"
+        "exec python -m exactgraph probe --slot {wildcards.slot} --out {output} --code {params.code} >{log} 2>&1"
 
 
 checkpoint resolve:
@@ -31,4 +31,4 @@ checkpoint resolve:
     message:
         "Resolving {params.spec}"
     shell:
-        "exec python -m exactgraph resolve {params.spec:q} --out {output} >{log} 2>&1"
+        "exec python -m exactgraph resolve {params.spec:q} --out {output} --code {params.code} >{log} 2>&1"

@@ -16,7 +16,7 @@ checkpoint download:
         "Getting {wildcards.model}"
     shell:
         "exec python -m exactgraph download artifacts/sources/{wildcards.model}.json"
-        " --out-dir {output.folder} --manifest {output.manifest} >{log} 2>&1"
+        " --out-dir {output.folder} --manifest {output.manifest} --code {params.code} >{log} 2>&1"
 
 
 # The content of the next two follows from their path, so no edit of code can make them out of date.

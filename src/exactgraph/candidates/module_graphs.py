@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from exactgraph.candidates.base import Candidate, Context, Decisions, Installation
+from exactgraph.capture.buffers import buffer
 from exactgraph.capture.graph import Capturer
 from exactgraph.models.layout import layout_of
 
@@ -39,7 +40,7 @@ def _graphed(module: nn.Module, hidden_size: int, capturer: Capturer) -> Callabl
     """
     parameter = next(module.parameters())
     shape = (1, 1, hidden_size)
-    static_input = torch.zeros(shape, dtype=parameter.dtype, device=parameter.device)
+    static_input = buffer(shape, parameter.dtype, parameter.device)
     eager = module.forward
     graph = capturer.capture(lambda: (eager(static_input),))
     (static_output,) = graph.outputs

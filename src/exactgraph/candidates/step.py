@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from exactgraph.candidates.base import Candidate, Context, Decisions, Installation, Stepper
+from exactgraph.capture.buffers import buffer
 from exactgraph.capture.graph import Capturer, Graph
 from exactgraph.models.cache import cache_name
 from exactgraph.models.masks import masks_as_in_eager
@@ -47,7 +48,8 @@ class LengthStepper(Stepper):
         self._capturer = capturer
         self._budget = budget
         self._graphs: dict[int, Graph] = {}
-        self._token = torch.zeros((1, 1), dtype=torch.int64, device=model.device)
+        # Planning captures before any token was fed, and a warm-up must look up one that exists.
+        self._token = buffer((1, 1), torch.int64, model.device).zero_()
         self._length = 0
         self._begun = 0
 
@@ -76,7 +78,7 @@ class LengthStepper(Stepper):
 
     def capture(self, length: int) -> Graph:
         """Capture the step that takes a sequence to ``length`` tokens. Writes only slot ``length - 1`` of the KV cache."""
-        positions = torch.full((1, 1), length - 1, dtype=torch.int64, device=self._token.device)
+        positions = buffer((1, 1), torch.int64, self._token.device).fill_(length - 1)
         arguments = {cache_name(self._model): self._cache.at(length)}
 
         def step() -> tuple[torch.Tensor, ...]:

@@ -62,7 +62,7 @@ class CudaCapturer(Capturer):
 
     def _capture(self, function: Function) -> tuple[torch.cuda.CUDAGraph, tuple[torch.Tensor, ...]]:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(self._device), torch.no_grad(), _collection_held_off():
+        with torch.cuda.device(self._device), torch.inference_mode(False), torch.no_grad(), _collection_held_off():
             current = torch.cuda.current_stream()
             self._stream.wait_stream(current)
             with torch.cuda.stream(self._stream):

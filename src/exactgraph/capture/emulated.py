@@ -12,6 +12,7 @@ import time
 import torch
 
 from exactgraph.capture.graph import Capturer, Function, Graph
+from exactgraph.refusal import Refused
 
 
 class EmulatedGraph(Graph):
@@ -30,8 +31,12 @@ class EmulatedCapturer(Capturer):
 
     def capture(self, function: Function) -> Graph:
         started = time.perf_counter()
-        with torch.no_grad():
-            graph = EmulatedGraph(function)
+        try:
+            with torch.inference_mode(False), torch.no_grad():
+                function()  # the warm-up
+                graph = EmulatedGraph(function)
+        except RuntimeError as error:
+            raise Refused("capture-failed", f"The work cannot be captured: {error}") from error
         self.graphs += 1
         self.seconds += time.perf_counter() - started
         return graph

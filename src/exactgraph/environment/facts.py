@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -17,10 +16,9 @@ import transformers
 
 from exactgraph.environment import nvml
 from exactgraph.environment.device import Device, cpu_model
+from exactgraph.environment.flags import SDP_BACKENDS, flags, read_flag
 from exactgraph.environment.threads import usable
 from exactgraph.environment.variables import bit_changing
-
-_SDP = {-1: "error", 0: "math", 1: "flash", 2: "efficient", 3: "cudnn", 4: "overrideable"}
 
 
 def collect(device: Device) -> dict[str, str]:
@@ -34,7 +32,7 @@ def collect(device: Device) -> dict[str, str]:
         "cpu capability": torch.backends.cpu.get_cpu_capability(),
     }
     facts |= _cuda(device) if device.kind == "cuda" else _cpu()
-    facts |= {f"flag {name}": _read(read) for name, read in _FLAGS.items()}
+    facts |= {f"flag {name}": value for name, value in flags().items()}
     facts |= {f"variable {name}": value for name, value in bit_changing().items()}
     return facts
 
@@ -44,37 +42,6 @@ def _installed(distribution: str) -> str:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return "none"
-
-
-def _read(read: Callable[[], object]) -> str:
-    """A flag's value as text; torch raises where a newer setting contradicts an older one, and that too is a state."""
-    try:
-        return str(read())
-    except (AttributeError, RuntimeError) as error:
-        return f"unreadable: {type(error).__name__}"
-
-
-_FLAGS: dict[str, Callable[[], object]] = {
-    "cublas.allow_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
-    "cublas.bf16_reduced": lambda: torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
-    "cublas.fp16_reduced": lambda: torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
-    "cublas.fp16_accumulation": lambda: torch.backends.cuda.matmul.allow_fp16_accumulation,
-    "cublas.library": torch.backends.cuda.preferred_blas_library,
-    "cudnn.enabled": lambda: torch.backends.cudnn.enabled,
-    "cudnn.allow_tf32": lambda: torch.backends.cudnn.allow_tf32,
-    "cudnn.benchmark": lambda: torch.backends.cudnn.benchmark,
-    "cudnn.deterministic": lambda: torch.backends.cudnn.deterministic,
-    "mkldnn.enabled": lambda: torch.backends.mkldnn.enabled,
-    "matmul_precision": torch.get_float32_matmul_precision,
-    "deterministic": torch.are_deterministic_algorithms_enabled,
-    "flush_denormal": lambda: not bool(torch.tensor([1e-40], dtype=torch.float32).mul(1.0).ne(0).item()),
-    "sdp.flash": torch.backends.cuda.flash_sdp_enabled,
-    "sdp.efficient": torch.backends.cuda.mem_efficient_sdp_enabled,
-    "sdp.math": torch.backends.cuda.math_sdp_enabled,
-    "sdp.cudnn": torch.backends.cuda.cudnn_sdp_enabled,
-    "sdp.math_reduced": torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed,
-    "sdp.order": lambda: ",".join(_SDP.get(int(place), str(place)) for place in torch._C._get_sdp_priority_order()),
-}
 
 
 def _cpu() -> dict[str, str]:
@@ -101,7 +68,7 @@ def _cuda(device: Device) -> dict[str, str]:
         "cuda": str(torch.version.cuda),
         "cublas": _property("libcublas", "cublasGetProperty"),
         "cublaslt": _property("libcublasLt", "cublasLtGetProperty"),
-        "cudnn": _read(torch.backends.cudnn.version),
+        "cudnn": read_flag(torch.backends.cudnn.version),
         "triton": _installed("triton"),
         "sdp.choice": _decode_backend(device),
     }
@@ -128,6 +95,6 @@ def _decode_backend(device: Device) -> str:
     try:
         query = torch.empty(1, 8, 1, 128, dtype=dtype, device="cuda")
         past = torch.empty(1, 8, 300, 128, dtype=dtype, device="cuda")
-        return _SDP.get(int(torch._fused_sdp_choice(query, past, past)), "unknown")
+        return SDP_BACKENDS.get(int(torch._fused_sdp_choice(query, past, past)), "unknown")
     except RuntimeError as error:  # a GPU that this build of torch has no kernels for
         return f"unreadable: {type(error).__name__}"

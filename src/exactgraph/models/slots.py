@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from exactgraph.capture.buffers import buffer
 from exactgraph.refusal import Refused
 
 
@@ -63,15 +64,11 @@ class SlotCache:
         if getattr(config, "sliding_window", None) is not None:
             raise Refused("sliding-window", f"{type(model).__name__} attends through a sliding window.")
         self.capacity = capacity
-        heads = config.num_key_value_heads
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        self._keys, self._values = (
-            [
-                torch.empty((1, heads, capacity, size), dtype=model.dtype, device=model.device)
-                for _ in range(config.num_hidden_layers)
-            ]
-            for _ in range(2)
-        )
+        shape = (1, config.num_key_value_heads, capacity, size)
+        layers = range(config.num_hidden_layers)
+        self._keys = [buffer(shape, model.dtype, model.device) for _ in layers]
+        self._values = [buffer(shape, model.dtype, model.device) for _ in layers]
 
     def at(self, length: int) -> Cache:
         """The cache that a model is called with to take the sequence to ``length`` tokens."""

@@ -43,7 +43,7 @@ def _verdict(validation: Validation, rehearsal: bool) -> str:
     timing = validation["timing"]
     if validation["candidate"] == "null":
         # Exact by definition; never a candidate for confirmation.
-        return "faster" if timing and timing["faster"] else "not-faster"
+        return "exact" if rehearsal else "faster" if timing and timing["faster"] else "not-faster"
     if rehearsal or validation["control"] or timing["faster"]:
         return "ranked"
     return "not-faster"
@@ -56,7 +56,7 @@ def _status(
         return baseline, "Eager does not reproduce itself under any attention backend that was tried."
     if "baseline-moved" in verdicts.values():
         return "baseline-unstable", "Eager left its own frozen baseline in a later process."
-    wrong = _controls(verdicts)
+    wrong = _controls(verdicts, rehearsal)
     if wrong is not None:
         return "controls-failed", wrong
     if real:
@@ -67,9 +67,12 @@ def _status(
     return "no-exact-candidate", "No candidate reproduced the baseline."
 
 
-def _controls(verdicts: dict[str, str]) -> str | None:
-    if verdicts["null"] != "not-faster":
-        return f"The control null, eager itself, ended {verdicts['null']}, not not-faster; do not trust this host's timing."
+def _controls(verdicts: dict[str, str], rehearsal: bool) -> str | None:
+    wanted = "exact" if rehearsal else "not-faster"
+    if verdicts["null"] != wanted:
+        return (
+            f"The control null, eager itself, ended {verdicts['null']}; it must end {wanted}. Do not trust this host's timing."
+        )
     if verdicts["wrong-ulp"] != "rejected":
         return f"The control wrong-ulp, a changed rounding, ended {verdicts['wrong-ulp']}; validation must reject it."
     if verdicts["wrong-late"] != "ranked":

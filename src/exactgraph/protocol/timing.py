@@ -49,7 +49,7 @@ class Repetitions:
 
     def compare(self, question: Question, tokens: list[int]) -> None:
         """Count one candidate run."""
-        difference = token_difference(self._expected[question.id], tokens)
+        difference = self._difference(question, tokens)
         self.of += 1
         if difference is None:
             self.matches += 1
@@ -74,7 +74,9 @@ class Repetitions:
                 for turn in order:
                     name, generate = ("eager", eager) if turn == "e" else ("candidate", candidate)
                     tokens, pair[f"{name}_s"] = ask(generate, question, self._device)
-                    _, pair[f"{name}_first_s"] = ask(generate, replace(question, new_tokens=1), self._device)
+                    first, pair[f"{name}_first_s"] = ask(generate, replace(question, new_tokens=1), self._device)
+                    if first != tokens[:1]:
+                        tokens = first  # the answer with the difference is the one to compare
                     if turn == "c":
                         self.compare(question, tokens)
                     else:
@@ -83,9 +85,12 @@ class Repetitions:
                 self.pairs.append(pair)
 
     def _check_eager(self, question: Question, tokens: list[int]) -> None:
-        difference = token_difference(self._expected[question.id], tokens)
+        difference = self._difference(question, tokens)
         if difference is not None:
             raise EagerMoved(difference)
+
+    def _difference(self, question: Question, tokens: list[int]) -> Difference | None:
+        return token_difference(self._expected[question.id], tokens)
 
 
 class EagerMoved(Exception):

@@ -22,9 +22,23 @@ BACKENDS = {
 
 @contextmanager
 def pinned(name: str) -> Iterator[None]:
-    """Run the block under the attention backend ``name``."""
+    """Run the block under the attention backend ``name`` and no other; what it cannot do raises ``RuntimeError``."""
     if name == DEFAULT:
         yield
         return
     with sdpa_kernel(BACKENDS[name]):
+        yield
+
+
+@contextmanager
+def preferred(name: str) -> Iterator[None]:
+    """Run the block under the pin ``name`` as a user's calls need it.
+
+    Whatever the pinned backend can do it does, with the bits of :func:`pinned`. What it cannot (flash takes no mask, so no
+    padded prompt) goes to the math backend rather than failing: a pin takes no call away that eager serves.
+    """
+    if name == DEFAULT:
+        yield
+        return
+    with sdpa_kernel([BACKENDS[name], SDPBackend.MATH], set_priority=True):
         yield

@@ -29,7 +29,11 @@ _EAGER_ARGUMENTS = (
     "inputs_embeds",
     "cache",
     "past_key_values",
+    "position_ids",
+    "logits_to_keep",
 )
+# What transformers itself hands to every forward pass of a text decoder; the cache comes under a name of its own.
+_FORWARD_ARGUMENTS = {"attention_mask", "position_ids", "use_cache", "logits_to_keep"}
 _MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
 
 
@@ -58,6 +62,9 @@ def _check_call(model: Any, input_ids: torch.Tensor, config: Any, model_kwargs: 
         raise Refused("inner-outputs", "Attentions and hidden states are not captured.")
     if config.prefill_chunk_size is not None or not config.use_cache:
         raise Refused("cache-use", "Chunked prefill and decoding without a cache run eager.")
+    for name, value in model_kwargs.items():
+        if value is not None and name not in _FORWARD_ARGUMENTS and name != cache_name(model):
+            raise Refused("model-argument", f"The model's own argument {name} is not captured.")
     mask = model_kwargs.get("attention_mask")
     if mask is not None and not bool((mask == 1).all()):
         raise Refused("padding", "A prompt with masked positions runs eager.")
@@ -89,8 +96,6 @@ class DecodeLoop:
         wants = config.return_dict_in_generate
         scores: tuple[torch.Tensor, ...] | None = () if wants and config.output_scores else None
         raw_logits: tuple[torch.Tensor, ...] | None = () if wants and config.output_logits else None
-        stops_at_eos = any(hasattr(criteria, "eos_token_id") for criteria in stopping_criteria)
-        unfinished = torch.ones(1, dtype=torch.int64, device=input_ids.device)
         cache = model_kwargs[cache_name(model)]
 
         if self._streamer is not None:
@@ -107,13 +112,11 @@ class DecodeLoop:
                 if raw_logits is not None:
                     raw_logits += (next_logits,)
                 tokens = _choose(next_scores, config.do_sample)
-                if stops_at_eos:
-                    tokens = tokens * unfinished + config._pad_token_tensor.to(input_ids.device) * (1 - unfinished)
                 input_ids = torch.cat([input_ids, tokens[:, None]], dim=-1)
-                unfinished = unfinished & ~stopping_criteria(input_ids, scores)
+                finished = stopping_criteria(input_ids, scores).all()
                 if self._streamer is not None:
                     self._streamer.put(tokens.cpu())
-                if unfinished.max() == 0:
+                if finished:
                     break
                 logits = self._next(model, tokens[:, None], input_ids.shape[1], cache)
         if self._streamer is not None:

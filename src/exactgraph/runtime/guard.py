@@ -8,18 +8,32 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn.modules import module as module_room
 
+from exactgraph.environment.flags import flags
 from exactgraph.refusal import Refusal
 
+_GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
+_RECORDER = "transformers.utils.output_capturing"
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def hooked(model: Any) -> str | None:
     """The name of the first module with a hook or with a forward function of its own, or None."""
+    if any(getattr(module_room, hooks) for hooks in _GLOBAL_HOOKS):
+        return "every module"
     for name, module in model.named_modules():
-        if any(getattr(module, hooks, None) for hooks in _HOOKS) or "forward" in vars(module):
+        if "forward" in vars(module) or any(_of_others(getattr(module, hooks, None)) for hooks in _HOOKS):
             return name or type(model).__name__
     return None
+
+
+def _of_others(hooks: dict[int, Any] | None) -> bool:
+    """Whether there are hooks but those that transformers leaves behind once a call asked for hidden states or attentions.
+
+    These do nothing in a call that asks for neither, and one that does runs eager.
+    """
+    return hooks is not None and any(hook.__module__ != _RECORDER for hook in hooks.values())
 
 
 class Guard:
@@ -28,6 +42,7 @@ class Guard:
     def __init__(self, model: Any) -> None:
         self._model = model
         self._state = _state(model)
+        self._flags = flags()
 
     def refusal(self) -> Refusal | None:
         """Why captured work must not be used now, or None."""
@@ -38,6 +53,10 @@ class Guard:
             return Refusal("hooks", f"Module {name} has a hook or a replaced forward; captured work would not call it.")
         if _state(self._model) != self._state:
             return Refusal("model-changed", "Weights, dtype, device, mode or attention of the model changed since capture.")
+        now = flags()
+        if now != self._flags:
+            changed = ", ".join(name for name, value in now.items() if value != self._flags[name])
+            return Refusal("flags-changed", f"Flags of torch that change bits are not what they were at capture: {changed}.")
         return None
 
 
@@ -47,4 +66,5 @@ def _state(model: Any) -> tuple[Any, ...]:
         for group in (model.parameters(), model.buffers())
         for tensor in group
     )
-    return tensors, model.training, model.config._attn_implementation
+    modes = tuple(module.training for module in model.modules())
+    return tensors, modes, model.config._attn_implementation

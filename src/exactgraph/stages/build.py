@@ -41,3 +41,7 @@ def _plan(place: Place, name: str) -> dict[str, Any]:
                 return {**plan, "status": "built", "decisions": chosen.plan(bench.model, context_of(bench))}
         except Refused as refused:
             return {**plan, "status": "refused", "refusal": refused.refusal.to_json()}
+        except Exception as error:
+            # Whatever a candidate dies of is a result; the rest of the ladder goes on.
+            failure = {"reason": "plan-failed", "sentence": f"{type(error).__name__}: {error}"}
+            return {**plan, "status": "failed", "refusal": failure}

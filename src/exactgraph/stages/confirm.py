@@ -101,7 +101,8 @@ def run_one(folder: Path, name: str, out: Path) -> None:
                 Progress(f"confirm {name}", total) as progress,
             ):
                 sets = record_sets(session.generate, bench.questions, bench.device, progress.step)
-        except (Refused, RuntimeError) as error:
+        except Exception as error:
+            # Whatever a candidate dies of is a result.
             attempt["why"] = f"{type(error).__name__}: {error}"
         else:
             comparison = compare_sets(frozen["sets"], sets)

@@ -8,7 +8,7 @@ catch end with the recorded pass.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from exactgraph.candidates.base import Candidate, Context
 from exactgraph.candidates.registry import candidate
@@ -19,6 +19,9 @@ from exactgraph.protocol.verdict import judge
 from exactgraph.refusal import Refused
 from exactgraph.stages.bench import Bench, open_bench
 from exactgraph.stages.place import Place
+
+if TYPE_CHECKING:
+    from exactgraph.runtime.session import Session
 
 Result = dict[str, Any]
 
@@ -68,9 +71,9 @@ def _validate(bench: Bench, chosen: Candidate, decisions: dict[str, Any]) -> Res
             result: Result = {"sets": sets, "traces_digest": digest(sets), "comparison": comparison}
             result.update(judge(comparison, chosen.claims))
             result["measured"] = _cost(context)
-            if session.last is not None and session.last.refusal is not None:
-                # Eager served the calls: exact, but no merit of the candidate's.
-                return {**result, "status": "refused", "why": session.last.refusal.sentence}
+            refusal = _served_by_eager(session)
+            if refusal is not None:
+                return {**result, "status": "refused", "why": refusal}
             if result["status"] != "exact":
                 return result
             if not chosen.timed:
@@ -93,7 +96,8 @@ def _validate(bench: Bench, chosen: Candidate, decisions: dict[str, Any]) -> Res
         return {"status": "refused", "why": refused.refusal.sentence}
     except EagerMoved as moved:
         return {"status": "baseline-moved", "why": f"{moved}; nothing can be compared with a reference that moves."}
-    except RuntimeError as error:
+    except Exception as error:
+        # Whatever a candidate dies of is a result; the rest of the ladder goes on.
         return {"status": "failed", "why": f"{type(error).__name__}: {error}"}
 
 
@@ -117,10 +121,19 @@ def _cost(context: Context) -> Result:
     }
 
 
-def _steps(session: Any) -> Result:
-    """How the steps of the last call ran."""
-    steps = session.last.steps
-    return {} if steps is None else {"captured_steps": steps.captured, "eager_steps": steps.eager}
+def _served_by_eager(session: Session) -> str | None:
+    """Why the calls so far are no merit of the candidate's, though exact, or None."""
+    if session.fallbacks:
+        return next(iter(session.fallbacks)).sentence
+    if session.steps.eager and not session.steps.captured:
+        return "Every decode step ran eager: no length of these sequences was captured."
+    return None
+
+
+def _steps(session: Session) -> Result:
+    """How the decode steps of our loop ran, over all calls."""
+    steps = session.steps
+    return {"captured_steps": steps.captured, "eager_steps": steps.eager} if steps.captured else {}
 
 
 def _floor(bench: Bench) -> Result:

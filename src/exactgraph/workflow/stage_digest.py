@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from exactgraph.canonical import file_digest, short
+from exactgraph.canonical import digest, file_digest, short
 from exactgraph.refusal import UserError
 
 PACKAGE = "exactgraph"
@@ -24,8 +24,25 @@ _HERE = Path(__file__).resolve().parent.parent
 @cache
 def stage_digest(stage: str, candidate: str | None = None) -> str:
     """16 hex digits of the code of ``stage``, with that of ``candidate`` for the stages that run one."""
-    files = {path.relative_to(_HERE).as_posix(): file_digest(path) for path in stage_files(stage, candidate)}
+    registry = _file_of(REGISTRY, _HERE)
+    files = {
+        path.relative_to(_HERE).as_posix(): registry_digest(path) if path == registry else file_digest(path)
+        for path in stage_files(stage, candidate)
+    }
     return short(files)
+
+
+def registry_digest(file: Path) -> str:
+    """Digest of the candidates' registry without its table of modules: a new row changes nothing for those that were there.
+
+    The one row that a stage uses is covered by the module that it names.
+    """
+    source = file.read_text()
+    lines = source.splitlines()
+    node = _assignment("MODULES", source)
+    if node is not None:
+        del lines[node.lineno - 1 : node.end_lineno]
+    return digest(lines)
 
 
 def stage_files(stage: str, candidate: str | None = None, package: Path = _HERE) -> list[Path]:
@@ -54,12 +71,19 @@ def control_ids(package: Path = _HERE) -> list[str]:
 
 def _registry_literal(name: str, package: Path) -> Any:
     file = _file_of(REGISTRY, package)
-    for node in ast.parse(file.read_bytes()).body if file else []:
-        match node:
-            case ast.Assign(targets=[ast.Name(id=found)], value=value) | ast.AnnAssign(target=ast.Name(id=found), value=value):
-                if found == name and value is not None:
-                    return ast.literal_eval(value)
+    node = _assignment(name, file.read_text()) if file else None
+    if node is not None and node.value is not None:
+        return ast.literal_eval(node.value)
     raise UserError(f"{REGISTRY} has no literal {name}: the package was installed incompletely.")
+
+
+def _assignment(name: str, source: str) -> ast.Assign | ast.AnnAssign | None:
+    """The statement at the top level of ``source`` that gives ``name`` its value."""
+    for node in ast.parse(source).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=found)]) | ast.AnnAssign(target=ast.Name(id=found)) if found == name:
+                return node
+    return None
 
 
 def _closure(start: list[str], package: Path) -> list[Path]:

@@ -1,0 +1,45 @@
+"""torch's flags that change bits, as this process has them now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+SDP_BACKENDS = {-1: "error", 0: "math", 1: "flash", 2: "efficient", 3: "cudnn", 4: "overrideable"}
+
+
+def flags() -> dict[str, str]:
+    """Every flag as text; well under a tenth of a millisecond."""
+    return {name: read_flag(read) for name, read in _FLAGS.items()}
+
+
+def read_flag(read: Callable[[], object]) -> str:
+    """A flag's value as text; torch raises where a newer setting contradicts an older one, and that too is a state."""
+    try:
+        return str(read())
+    except (AttributeError, RuntimeError) as error:
+        return f"unreadable: {type(error).__name__}"
+
+
+_FLAGS: dict[str, Callable[[], object]] = {
+    "cublas.allow_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
+    "cublas.bf16_reduced": lambda: torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+    "cublas.fp16_reduced": lambda: torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
+    "cublas.fp16_accumulation": lambda: torch.backends.cuda.matmul.allow_fp16_accumulation,
+    "cublas.library": torch.backends.cuda.preferred_blas_library,
+    "cudnn.enabled": lambda: torch.backends.cudnn.enabled,
+    "cudnn.allow_tf32": lambda: torch.backends.cudnn.allow_tf32,
+    "cudnn.benchmark": lambda: torch.backends.cudnn.benchmark,
+    "cudnn.deterministic": lambda: torch.backends.cudnn.deterministic,
+    "mkldnn.enabled": lambda: torch.backends.mkldnn.enabled,
+    "matmul_precision": torch.get_float32_matmul_precision,
+    "deterministic": torch.are_deterministic_algorithms_enabled,
+    "flush_denormal": lambda: not bool(torch.tensor([1e-40], dtype=torch.float32).mul(1.0).ne(0).item()),
+    "sdp.flash": torch.backends.cuda.flash_sdp_enabled,
+    "sdp.efficient": torch.backends.cuda.mem_efficient_sdp_enabled,
+    "sdp.math": torch.backends.cuda.math_sdp_enabled,
+    "sdp.cudnn": torch.backends.cuda.cudnn_sdp_enabled,
+    "sdp.math_reduced": torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed,
+    "sdp.order": lambda: ",".join(SDP_BACKENDS.get(int(place), str(place)) for place in torch._C._get_sdp_priority_order()),
+}

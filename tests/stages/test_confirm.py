@@ -1,0 +1,105 @@
+"""Confirmation walks down the ranking, controls first, and stops at the first match."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import key_folder
+import pytest
+from key_folder import sets
+
+from exactgraph.canonical import read_json, write_json
+from exactgraph.refusal import Refused
+from exactgraph.stages import confirm
+from exactgraph.stages.place import Place
+
+CODE = "d" * 16
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return key_folder.make(tmp_path)
+
+
+def attempt(name: str, status: str) -> dict[str, Any]:
+    return {"candidate": name, "status": status, "why": "RuntimeError: broken", "sets": sets()}
+
+
+def confirmed(
+    place: Place, monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, str], status: str | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """The confirmation, and which candidates were tried, where ``outcomes`` says how each ends, in the ranking's order."""
+    ranking = {
+        "status": status,
+        "sentence": "Exact, but not faster than eager: step.",
+        "order": [] if status else list(outcomes),
+        "candidates": {name: {"control": name == "wrong-late"} for name in outcomes},
+    }
+    write_json(place.folder / "ranking.json", ranking)
+    tried: list[str] = []
+
+    def attempt_fresh(folder: Path, name: str) -> dict[str, Any]:
+        assert folder == place.folder
+        tried.append(name)
+        return attempt(name, outcomes[name])
+
+    monkeypatch.setattr(confirm, "attempt_fresh", attempt_fresh)
+    confirm.run(place.folder, CODE)
+    result = read_json(place.folder / "confirmation.json")
+    assert [found["candidate"] for found in result["attempts"]] == tried
+    assert (result["stage"], result["code"]) == ("confirm", CODE)
+    return result, tried
+
+
+def test_the_first_match_is_confirmed_and_nothing_is_tried_after_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    result, tried = confirmed(place, monkeypatch, {"wrong-late": "mismatch", "step": "matched", "C022": "matched"})
+    assert (result["status"], result["confirmed"]) == ("confirmed", "step")
+    assert tried == ["wrong-late", "step"]
+
+
+@pytest.mark.parametrize("first", ["mismatch", "failed"])
+def test_after_a_mismatch_the_next_is_tried(place: Place, monkeypatch: pytest.MonkeyPatch, first: str) -> None:
+    result, tried = confirmed(place, monkeypatch, {"wrong-late": "mismatch", "step": first, "C022": "matched"})
+    assert (result["status"], result["confirmed"]) == ("confirmed", "C022")
+    assert tried == ["wrong-late", "step", "C022"]
+    assert result["sentence"].startswith("C022 ")
+
+
+def test_none_matches(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    result, tried = confirmed(place, monkeypatch, {"wrong-late": "mismatch", "step": "mismatch", "C022": "failed"})
+    assert (result["status"], result["confirmed"]) == ("confirmation-mismatch", None)
+    assert len(tried) == 3
+
+
+@pytest.mark.parametrize("ended", ["matched", "failed"])
+def test_a_control_that_was_not_caught_ends_everything(place: Place, monkeypatch: pytest.MonkeyPatch, ended: str) -> None:
+    result, tried = confirmed(place, monkeypatch, {"wrong-late": ended, "step": "matched"})
+    assert (result["status"], result["confirmed"]) == ("controls-failed", None)
+    assert result["sentence"] == f"The control wrong-late ended {ended} at confirmation; it must end in a mismatch."
+    assert tried == ["wrong-late"], "nothing is confirmed by a gate that does not work"
+
+
+def test_a_ranking_with_nothing_to_confirm_is_passed_on(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    result, tried = confirmed(place, monkeypatch, {"step": "matched"}, status="not-faster")
+    assert tried == []
+    assert (result["status"], result["confirmed"], result["attempts"]) == ("skipped", None, [])
+    assert result["sentence"] == "Exact, but not faster than eager: step."
+
+
+def test_an_attempt_is_a_fresh_process(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_fresh(command: str, folder: str, *options: str) -> None:
+        named = dict(zip(options[::2], options[1::2], strict=True))
+        assert (command, folder, named["--candidate"]) == ("confirm-one", str(place.folder), "step")
+        write_json(Path(named["--out"]), attempt("step", "matched"))
+
+    monkeypatch.setattr(confirm, "run_fresh", run_fresh)
+    assert confirm.attempt_fresh(place.folder, "step")["status"] == "matched"
+    assert confirm.traces_fresh(place.folder, "step") == sets()
+
+
+def test_a_failed_attempt_has_no_traces_to_verify_with(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confirm, "attempt_fresh", lambda folder, name: attempt(name, "failed"))
+    with pytest.raises(Refused, match="broken") as caught:
+        confirm.traces_fresh(place.folder, "step")
+    assert caught.value.refusal.reason == "confirmation-failed"
