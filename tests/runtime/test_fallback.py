@@ -60,7 +60,7 @@ CASES: list[tuple[str, str, Arguments]] = [
     ("several sequences", "batch", lambda model: {"num_return_sequences": 2, "do_sample": True}),
     ("hidden states", "inner-outputs", lambda model: {"output_hidden_states": True, "return_dict_in_generate": True}),
     ("a cache of the user's", "argument", lambda model: {cache_name(model): DynamicCache(config=model.config)}),
-    ("a static cache", "cache-kind", lambda model: {"cache_implementation": "static"}),
+    ("a static cache", "cache-kind", lambda model: {"cache_implementation": "static", "disable_compile": True}),
     ("no cache", "cache-use", lambda model: {"use_cache": False}),
     ("prompt lookup", "generation-mode", lambda model: {"prompt_lookup_num_tokens": 3}),
     ("an assistant", "argument", lambda model: {"assistant_model": make_llama(model.device, num_hidden_layers=1)}),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch
 
@@ -41,14 +42,15 @@ class CudaCapturer(Capturer):
         super().__init__()
         self._device = device
         self._stream = torch.cuda.Stream(device)
-        self._pool = torch.cuda.graph_pool_handle()
-        # A pool lives as long as a graph in it does, and its handle is dead after that. Candidates may drop all theirs.
-        self._keeper, _ = self._capture(lambda: (torch.zeros(1, device=device),))
+        self._pool: Any = None  # torch names the type of its handles nowhere
+        self._keeper: torch.cuda.CUDAGraph | None = None
 
     def capture(self, function: Function) -> Graph:
         started = time.perf_counter()
         before = torch.cuda.memory_reserved(self._device)
         try:
+            if self._pool is None:
+                self._open_pool()
             graph, outputs = self._capture(function)
         except torch.cuda.OutOfMemoryError as error:
             torch.cuda.empty_cache()
@@ -59,6 +61,11 @@ class CudaCapturer(Capturer):
         self.seconds += time.perf_counter() - started
         self.bytes += max(0, torch.cuda.memory_reserved(self._device) - before)
         return CudaGraph(graph, outputs, function)
+
+    def _open_pool(self) -> None:
+        """Begin a pool. It lives as long as a graph in it does, and candidates may drop all theirs, so one graph stays."""
+        self._pool = torch.cuda.graph_pool_handle()
+        self._keeper, _ = self._capture(lambda: (torch.zeros(1, device=self._device),))
 
     def _capture(self, function: Function) -> tuple[torch.cuda.CUDAGraph, tuple[torch.Tensor, ...]]:
         graph = torch.cuda.CUDAGraph()
@@ -72,10 +79,24 @@ class CudaCapturer(Capturer):
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
                     outputs = function()
-                finally:
                     graph.capture_end()
+                except BaseException:
+                    self._abandon(graph)
+                    raise
             current.wait_stream(self._stream)
         return graph, outputs
+
+    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+        """End a capture that failed, so that stream and allocator serve ordinary work again.
+
+        Where ending it fails too (a synchronisation spoilt the capture), torch before 2.12 leaves the allocator recording into
+        the pool (pytorch #180395), and such a pool takes no other capture: the next one begins a new pool.
+        """
+        with suppress(RuntimeError):
+            graph.capture_end()
+        with suppress(RuntimeError):
+            torch._C._cuda_endAllocateToPool(self._device.index, self._pool)
+        self._pool = None
 
 
 @contextmanager
