@@ -16,12 +16,17 @@ FAKE = Path(__file__).parent / "fake_stages" / "exactgraph"
 REAL = ("__init__.py", "canonical.py", "refusal.py", "workflow", "environment/device.py", "environment/precision.py")
 MODEL = "pypi:tiny==1"
 SLUG = "pypi-tiny-1"
-CONFIG: dict[str, Any] = {"models": [MODEL], "devices": {"local": {}}, "rehearsal": {"model": MODEL}}
+CONFIG: dict[str, Any] = {
+    "models": [MODEL],
+    "devices": {"local": {}},
+    "candidates": ["C022", "step"],
+    "rehearsal": {"model": MODEL},
+}
 
 CANDIDATES = ("null", "wrong-ulp", "wrong-late", "C022", "step")
 RUN_ALL = {
     *("probe local", f"resolve {MODEL}", f"download {SLUG}", "environment", "protocol"),
-    *("baseline 1", "baseline 2", "baseline 3", "freeze", "rank", "confirm", "receipt"),
+    *("baseline 1", "baseline 2", "baseline 3", "freeze", "rank", "confirm", "receipt", "report"),
     *(f"{stage} {candidate}" for stage in ("build", "validate") for candidate in CANDIDATES),
 }
 

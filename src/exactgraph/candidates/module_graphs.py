@@ -1,59 +1,46 @@
-"""Module graphs inside Hugging Face's own decode loop: the published ladder's first rung.
+"""Module graphs inside Hugging Face's own decode loop: the published ladder's first two rungs.
 
-``C022`` captures the MLP of each layer for one token of one sequence. Attention, norms and head stay eager, and so does
-every other shape: prompts go through the untouched module.
+``C022`` captures the MLP of each layer for one token of one sequence. ``C023`` captures the norms, the final norm and the
+output head as well, each as a graph of its own. Attention stays eager, and so does every other shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import ClassVar
 
-import torch
-from torch import nn
-
-from exactgraph.candidates.base import Candidate, Context, Decisions, Installation
-from exactgraph.capture.buffers import buffer
-from exactgraph.capture.graph import Capturer
-from exactgraph.models.layout import layout_of
+from exactgraph.candidates.ladder import Build, Ladder
+from exactgraph.candidates.one_token import Forwards, one_token_forward
+from exactgraph.models.layout import Block, Layout
 
 
-class C022(Candidate):
+class C022(Ladder):
     id = "C022"
+    per_layer: ClassVar[tuple[str, ...]] = ("mlp",)
 
-    def plan(self, model: Any, context: Context) -> Decisions:
-        layout = layout_of(model)
-        # One capture here shows whether this module can be captured at all, before a validation is spent on it.
-        _graphed(layout.mlps[0], layout.hidden_size, context.capturer)
-        return {"captured": "mlp", "graphs": len(layout.mlps), "shape": [1, 1, layout.hidden_size]}
-
-    def install(self, model: Any, decisions: Decisions, context: Context) -> Installation:
-        layout = layout_of(model)
-        return Installation(forwards={mlp: _graphed(mlp, layout.hidden_size, context.capturer) for mlp in layout.mlps})
+    def of_block(self, block: Block, build: Build) -> Forwards:
+        # The output is read by the residual addition of the same layer, so nothing that reaches a caller aliases it.
+        return {block.mlp: one_token_forward(block.mlp, build.hidden_size, build.capturer)}
 
 
-def _graphed(module: nn.Module, hidden_size: int, capturer: Capturer) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A forward that replays ``module`` for hidden states of shape ``(1, 1, hidden_size)`` and runs it eagerly for others.
+class C023(C022):
+    id = "C023"
+    per_layer: ClassVar[tuple[str, ...]] = ("input norm", "post-attention norm", "mlp")
+    once: ClassVar[tuple[str, ...]] = ("final norm", "head")
 
-    The returned tensor is the graph's static output. It is read by the residual addition that follows in the same layer and
-    overwritten by the same layer's next replay, so nothing that reaches a caller aliases it.
-    """
-    parameter = next(module.parameters())
-    shape = (1, 1, hidden_size)
-    static_input = buffer(shape, parameter.dtype, parameter.device)
-    eager = module.forward
-    graph = capturer.capture(lambda: (eager(static_input),))
-    (static_output,) = graph.outputs
+    def of_block(self, block: Block, build: Build) -> Forwards:
+        # The outputs of the norms are read by the projections and copied into the MLP's own buffer.
+        return {
+            block.input_norm: one_token_forward(block.input_norm, build.hidden_size, build.capturer),
+            block.post_norm: one_token_forward(block.post_norm, build.hidden_size, build.capturer),
+            **super().of_block(block, build),
+        }
 
-    def forward(hidden: torch.Tensor) -> torch.Tensor:
-        if hidden.shape != shape:
-            result: torch.Tensor = eager(hidden)
-            return result
-        static_input.copy_(hidden)
-        graph.replay()
-        return static_output
-
-    return forward
+    def of_ends(self, layout: Layout, build: Build) -> Forwards:
+        # Both reach callers: the last hidden state and the logits.
+        return {
+            module: one_token_forward(module, build.hidden_size, build.capturer, copied=True)
+            for module in (layout.final_norm, layout.head)
+        }
 
 
-CANDIDATES = {C022.id: C022()}
+CANDIDATES = {C022.id: C022(), C023.id: C023()}

@@ -17,6 +17,10 @@ MODULES: dict[str, str] = {
     "wrong-ulp": "exactgraph.candidates.wrong_ulp",
     "wrong-late": "exactgraph.candidates.wrong_late",
     "C022": "exactgraph.candidates.module_graphs",
+    "C023": "exactgraph.candidates.module_graphs",
+    "C024": "exactgraph.candidates.block_graphs",
+    "C025": "exactgraph.candidates.block_graphs",
+    "C026": "exactgraph.candidates.block_graphs",
     "step": "exactgraph.candidates.step",
 }
 
