@@ -153,3 +153,14 @@ def test_an_assistant_by_position(llama: Any, install: Install) -> None:
         positional = (ids, config, None, None, None, None, assistant)
         assert_same_bits(llama.generate(*positional), session.eager(*positional))
         assert refusal_of(session) in ("argument", "generation-mode")
+
+
+@pytest.mark.parametrize("name", ["C022", "C026"])
+def test_a_cache_of_fixed_size_does_not_meet_stand_ins(llama: Any, install: Install, name: str) -> None:
+    # transformers compiles the forward pass for such caches; disable_compile keeps the test quick, not the refusal away.
+    arguments = {"max_new_tokens": 8, "do_sample": False, "cache_implementation": "static", "disable_compile": True}
+    ids = prompt(llama.device, 10)
+    with install(name) as session:
+        got = llama.generate(ids, **arguments)
+        assert refusal_of(session) == "compiles"
+        assert_same_bits(got, session.eager(ids, **arguments))

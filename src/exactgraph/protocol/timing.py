@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from exactgraph.protocol.compare import Difference, token_difference
+from exactgraph.protocol.compare import Comparison, Difference, token_difference
 from exactgraph.protocol.questions import Question
 from exactgraph.protocol.trace import Generate, Trace, greedy
 
@@ -55,6 +55,15 @@ class Repetitions:
             self.matches += 1
         elif self.difference is None:
             self.difference = difference
+
+    def counted(self, recorded: Comparison) -> Comparison:
+        """``recorded`` with the counts of answers of these repetitions; logits stay those of the recorded pass."""
+        return {
+            **recorded,
+            "matches": self.matches,
+            "of": self.of,
+            "first_token_difference": recorded["first_token_difference"] or self.difference,
+        }
 
     def untimed(self, candidate: Generate, asked: list[Question], repetitions: int) -> None:
         """Run the candidate alone and compare."""

@@ -18,20 +18,8 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from exactgraph.candidates.base import Stepper
 from exactgraph.models.cache import cache_name
-from exactgraph.refusal import Refusal, Refused
+from exactgraph.refusal import Refused
 
-# Arguments of generate that reach the loop in a form it does not know, or not at all.
-_EAGER_ARGUMENTS = (
-    "assistant_model",
-    "custom_generate",
-    "synced_gpus",
-    "tokenizer",
-    "inputs_embeds",
-    "cache",
-    "past_key_values",
-    "position_ids",
-    "logits_to_keep",
-)
 # What transformers itself hands to every forward pass of a text decoder; the cache comes under a name of its own.
 _FORWARD_ARGUMENTS = {"attention_mask", "position_ids", "use_cache", "logits_to_keep"}
 _MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
@@ -43,14 +31,6 @@ class Steps:
 
     captured: int = 0
     eager: int = 0
-
-
-def argument_refusal(arguments: dict[str, Any]) -> Refusal | None:
-    """Why a call of ``generate`` with these keyword arguments runs eager, or None."""
-    for name in _EAGER_ARGUMENTS:
-        if arguments.get(name) is not None:
-            return Refusal("argument", f"generate({name}=…) runs eager.")
-    return None
 
 
 def _check_call(model: Any, input_ids: torch.Tensor, config: Any, model_kwargs: dict[str, Any]) -> None:

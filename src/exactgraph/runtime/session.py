@@ -16,8 +16,9 @@ from typing import Any
 
 from exactgraph.candidates.base import Candidate, Context, Decisions
 from exactgraph.refusal import Refusal, Refused
+from exactgraph.runtime.arguments import compile_refusal, loop_refusal
 from exactgraph.runtime.attention import preferred
-from exactgraph.runtime.decode import DecodeLoop, Steps, argument_refusal
+from exactgraph.runtime.decode import DecodeLoop, Steps
 from exactgraph.runtime.guard import Guard, hooked
 
 
@@ -74,6 +75,14 @@ class Session:
         with preferred(self._attention):
             return self._eager(*args, **kwargs)
 
+    def served_by_eager(self) -> str | None:
+        """Why the calls so far, exact as they are, are no merit of the candidate's; None where it served them."""
+        if self.fallbacks:
+            return next(iter(self.fallbacks)).sentence
+        if self.steps.eager and not self.steps.captured:
+            return "Every decode step ran eager: no length of these sequences was captured."
+        return None
+
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """``model.generate`` through the candidate, or eager where the candidate does not serve this call."""
         with self._lock:
@@ -86,6 +95,9 @@ class Session:
             if refusal is not None:
                 return self._fall_back(refusal, named)
             if self._installation.stepper is None:
+                refusal = compile_refusal(self.model, named)
+                if refusal is not None:
+                    return self._fall_back(refusal, named)
                 with self._attached():
                     result = self.eager(**named)
                 self.last = Call(None)
@@ -99,7 +111,7 @@ class Session:
         return {**bound, **others}
 
     def _step(self, kwargs: dict[str, Any]) -> Any:
-        refusal = argument_refusal(kwargs)
+        refusal = loop_refusal(kwargs)
         if refusal is not None:
             return self._fall_back(refusal, kwargs)
         assert self._installation.stepper is not None

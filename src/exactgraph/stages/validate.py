@@ -14,10 +14,10 @@ from exactgraph.candidates.base import Candidate, Context
 from exactgraph.candidates.registry import candidate
 from exactgraph.canonical import digest, write_json
 from exactgraph.progress import Progress
-from exactgraph.protocol.compare import Comparison, compare_sets
+from exactgraph.protocol.compare import compare_sets
 from exactgraph.protocol.verdict import judge
 from exactgraph.refusal import Refused
-from exactgraph.stages.bench import Bench, open_bench
+from exactgraph.stages.loaded import Loaded, open_model
 from exactgraph.stages.place import Place
 
 if TYPE_CHECKING:
@@ -46,46 +46,46 @@ def run(folder: Path, code: str, name: str) -> None:
         "traces_digest": digest({}),
     }
     if plan["status"] == "built":
-        with open_bench(place) as bench:
-            result.update(_validate(bench, candidate(name), plan["decisions"]))
-            result["process"] = bench.process()
+        with open_model(place) as loaded:
+            result.update(_validate(loaded, candidate(name), plan["decisions"]))
+            result["process"] = loaded.process()
     write_json(place.validation_path(name), result)
 
 
-def _validate(bench: Bench, chosen: Candidate, decisions: dict[str, Any]) -> Result:
+def _validate(loaded: Loaded, chosen: Candidate, decisions: dict[str, Any]) -> Result:
     from exactgraph.protocol.timing import EagerMoved, Repetitions, summarise
     from exactgraph.protocol.trace import record_sets
     from exactgraph.runtime.session import Session
     from exactgraph.stages.context import context_of
 
-    frozen = bench.place.frozen()
-    context = context_of(bench)
-    asked = bench.questions["heldout"]
-    protocol = bench.protocol
+    frozen = loaded.place.frozen()
+    context = context_of(loaded)
+    asked = loaded.questions["heldout"]
+    protocol = loaded.protocol
     timed = chosen.timed and not protocol["rehearsal"]
     try:
-        with Session(bench.model, chosen, decisions, context, frozen["attention"]) as session:
+        with Session(loaded.model, chosen, decisions, context, frozen["attention"]) as session:
             with Progress(f"validate {chosen.id}", len(asked)) as progress:
-                sets = record_sets(session.generate, {"heldout": asked}, bench.device, progress.step)
+                sets = record_sets(session.generate, {"heldout": asked}, loaded.device, progress.step)
             comparison = compare_sets(frozen["sets"], sets)
             result: Result = {"sets": sets, "traces_digest": digest(sets), "comparison": comparison}
             result.update(judge(comparison, chosen.claims))
             result["measured"] = _cost(context)
-            refusal = _served_by_eager(session)
+            refusal = session.served_by_eager()
             if refusal is not None:
                 return {**result, "status": "refused", "why": refusal}
             if result["status"] != "exact":
                 return result
             if not chosen.timed:
                 return result
-            repetitions = Repetitions(frozen["sets"]["heldout"], bench.device)
+            repetitions = Repetitions(frozen["sets"]["heldout"], loaded.device)
             if timed:
-                with bench.hold.alone():
+                with loaded.hold.alone():
                     repetitions.paired(session.eager, session.generate, asked, protocol["warmups"], protocol["repetitions"])
-                    result["measured"] = _floor(bench)
+                    result["measured"] = _floor(loaded)
             else:
                 repetitions.untimed(session.generate, asked, protocol["repetitions"])
-            result["comparison"] = _with_repetitions(comparison, repetitions)
+            result["comparison"] = repetitions.counted(comparison)
             result.update(judge(result["comparison"], chosen.claims))
             result["measured"] |= _cost(context) | _steps(session)
             if timed:
@@ -101,16 +101,6 @@ def _validate(bench: Bench, chosen: Candidate, decisions: dict[str, Any]) -> Res
         return {"status": "failed", "why": f"{type(error).__name__}: {error}"}
 
 
-def _with_repetitions(recorded: Comparison, repetitions: Any) -> Comparison:
-    """The comparison whose token counts are those of the repetitions; logits were recorded once, in the first pass."""
-    return {
-        **recorded,
-        "matches": repetitions.matches,
-        "of": repetitions.of,
-        "first_token_difference": recorded["first_token_difference"] or repetitions.difference,
-    }
-
-
 def _cost(context: Context) -> Result:
     capturer = context.capturer
     return {
@@ -121,25 +111,16 @@ def _cost(context: Context) -> Result:
     }
 
 
-def _served_by_eager(session: Session) -> str | None:
-    """Why the calls so far are no merit of the candidate's, though exact, or None."""
-    if session.fallbacks:
-        return next(iter(session.fallbacks)).sentence
-    if session.steps.eager and not session.steps.captured:
-        return "Every decode step ran eager: no length of these sequences was captured."
-    return None
-
-
 def _steps(session: Session) -> Result:
     """How the decode steps of our loop ran, over all calls."""
     steps = session.steps
     return {"captured_steps": steps.captured, "eager_steps": steps.eager} if steps.captured else {}
 
 
-def _floor(bench: Bench) -> Result:
+def _floor(loaded: Loaded) -> Result:
     from exactgraph.protocol.bandwidth import copy_bandwidth, step_bytes
 
-    return {"copy_bandwidth_bytes_s": copy_bandwidth(bench.device), "step_weight_bytes": step_bytes(bench.model)}
+    return {"copy_bandwidth_bytes_s": copy_bandwidth(loaded.device), "step_weight_bytes": step_bytes(loaded.model)}
 
 
 def _share(floor: Result, tokens_a_second: float) -> Result:
