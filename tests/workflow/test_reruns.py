@@ -13,7 +13,7 @@ from project import CANDIDATES, MODEL, ROOT, RUN_ALL, SLUG, Project
 VALIDATIONS = {f"validate {candidate}" for candidate in CANDIDATES}
 BUILDS = {f"build {candidate}" for candidate in CANDIDATES}
 BASELINES = {"baseline 1", "baseline 2", "baseline 3"}
-END = {"rank", "confirm", "receipt"}
+END = {"rank", "confirm", "receipt", "report"}
 DISCOVERY = {"probe local", f"resolve {MODEL}"}
 SAME_MODEL = {f"resolve {MODEL}", f"download {SLUG}"}
 
@@ -54,11 +54,12 @@ def test_first_run_ends_with_the_table(project: Project) -> None:
         slow("stages/probe.py", {"probe local"}),
         slow("stages/resolve.py", {f"resolve {MODEL}"}),
         slow("stages/download.py", {f"download {SLUG}"}),
-        slow("stages/freeze.py", {"freeze", "receipt"}),
+        slow("stages/freeze.py", {"freeze", "receipt", "report"}),
         slow("stages/build.py", {*BUILDS, *VALIDATIONS, *END}),
-        slow("stages/rank.py", {"rank", "receipt"}),
-        slow("stages/confirm.py", {"confirm", "receipt"}),
-        slow("stages/receipt.py", {"receipt"}),
+        slow("stages/rank.py", {"rank", "receipt", "report"}),
+        slow("stages/confirm.py", {"confirm", "receipt", "report"}),
+        slow("stages/receipt.py", {"receipt", "report"}),
+        ("stages/report.py", {"report"}),
         slow("stages/table.py", set()),
     ],
 )
@@ -76,7 +77,7 @@ def test_an_edit_of_a_rejected_candidate_leaves_the_confirmation(project: Projec
     project.run()
     project.edit("candidates/module_graphs.py")
     project.run()
-    assert project.ran() == {"build C022", "validate C022", "rank", "receipt"}
+    assert project.ran() == {"build C022", "validate C022", "rank", "receipt", "report"}
 
 
 def test_a_prompt_edit_is_another_protocol(finished: Project) -> None:
@@ -120,10 +121,10 @@ def test_a_precision_is_another_protocol_and_back(finished: Project) -> None:
 def test_a_configured_candidate_less_and_more(finished: Project) -> None:
     finished.configure(candidates=["C022"])
     finished.run()
-    assert finished.ran() == {"rank", "confirm", "receipt"}
+    assert finished.ran() == END
     finished.configure(candidates=["C022", "fused"])
     finished.run()
-    assert finished.ran() == {"build fused", "validate fused", "rank", "confirm", "receipt"}
+    assert finished.ran() == {"build fused", "validate fused", *END}
 
 
 @pytest.mark.slow
@@ -196,6 +197,7 @@ def test_a_failed_probe_stops_its_slot_only(project: Project) -> None:
 
 def test_planning_needs_no_torch() -> None:
     """The real package: what the main process imports stays light."""
-    source = "import exactgraph.workflow.planner, sys; print(*sorted({'torch', 'transformers', 'numpy'} & set(sys.modules)))"
+    heavy = "{'torch', 'transformers', 'numpy', 'matplotlib'}"
+    source = f"import exactgraph.workflow.planner, sys; print(*sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", source], text=True, capture_output=True, check=True, cwd=Path(ROOT))
     assert done.stdout.strip() == ""

@@ -9,7 +9,19 @@ import pytest
 from exactgraph.refusal import UserError
 from exactgraph.workflow import stage_digest as digests
 
-STAGES = ("probe", "resolve", "download", "environment", "protocol", "baseline", "freeze", "rank", "confirm", "receipt")
+STAGES = (
+    "probe",
+    "resolve",
+    "download",
+    "environment",
+    "protocol",
+    "baseline",
+    "freeze",
+    "rank",
+    "confirm",
+    "receipt",
+    "report",
+)
 
 
 @pytest.fixture

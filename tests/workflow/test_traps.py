@@ -13,7 +13,7 @@ from project import RUN_ALL, SLUG, Project
 
 from exactgraph.canonical import read_json
 
-STEP = {"validate step", "rank", "confirm", "receipt"}
+STEP = {"validate step", "rank", "confirm", "receipt", "report"}
 
 
 def record_of(project: Project, output: Path) -> Path:
@@ -106,7 +106,7 @@ def test_a_rerun_that_failed_is_run_again(finished: Project) -> None:
     assert finished.ran() == {"confirm"}
     finished.machine(trouble={})
     finished.run()
-    assert finished.ran() == {"confirm", "receipt"}
+    assert finished.ran() == {"confirm", "receipt", "report"}
 
 
 def test_a_killed_run_leaves_neither_job_nor_lock(finished: Project) -> None:
@@ -143,7 +143,7 @@ def test_an_output_without_a_record_is_made_again(finished: Project) -> None:
     validation = next(finished.folder.glob("artifacts/**/candidates/step/validation.json"))
     record_of(finished, validation).unlink()
     finished.run()
-    assert finished.ran() == {"validate step", "rank", "receipt"}
+    assert finished.ran() == {"validate step", "rank", "receipt", "report"}
     assert record_of(finished, validation).exists()
 
 

@@ -93,4 +93,5 @@ def key_outputs(key: Key, candidates: list[str], baselines: int) -> list[str]:
     names += ["frozen.json", "reference.json"]
     names += [f"candidates/{candidate}/{name}.json" for candidate in candidates for name in ("plan", "validation")]
     names += ["ranking.json", "order.json", "confirmation.json", "receipt.json"]
+    names += ["report/report.md", "report/report.html"]
     return [str(key.environment_folder / "environment.json"), *(str(key.folder / name) for name in names)]
