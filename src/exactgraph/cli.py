@@ -1,4 +1,4 @@
-"""The command line: one command a stage of the workflow, and ``table``, ``status``, ``verify``, ``doctor``.
+"""The command line: a command for each stage, and ``report``, ``table``, ``status``, ``verify``, ``bench``, ``doctor``.
 
 Stages are imported inside their commands, so that quick commands stay quick and free of torch.
 """
@@ -176,6 +176,19 @@ def receipt(key: Key, code: Code = None) -> None:
 
 
 @app.command()
+def report(
+    receipts: Annotated[list[Path], typer.Argument(help="Receipts to tell of.")],
+    out_dir: Annotated[Path, typer.Option(help="Folder for report.md and report.html.")],
+    code: Code = None,
+) -> None:
+    """Write receipts as pages for people: report.md, and report.html that needs nothing else."""
+    from exactgraph.stages import report as stage
+
+    _code("report", code)
+    stage.run(receipts, out_dir)
+
+
+@app.command()
 def table(where: Annotated[Path, typer.Argument(help="A receipt, or a folder of them.")] = Path("artifacts")) -> None:
     """Print receipts as tables of candidates with the verdict; of a folder, those that are current."""
     from exactgraph.receipts.status import CURRENT
@@ -236,6 +249,32 @@ def verify(
     result = check(receipt, traces_fresh if rerun else None)
     print(json.dumps({"ok": result.ok, "lines": result.lines}, indent=1) if as_json else "\n".join(result.lines))
     raise typer.Exit(0 if result.ok else 1)
+
+
+@app.command()
+def bench(
+    model: Annotated[str, typer.Argument(help="A model folder, or a source that was downloaded to artifacts.")],
+    candidates: Annotated[str, typer.Option(help="Names separated by commas.")],
+    dtype: Annotated[str, typer.Option(help="auto, bf16, fp16 or fp32.")] = "auto",
+    attention: Annotated[str, typer.Option(help="default, flash, efficient, math or cudnn.")] = "default",
+    prompt_set: Annotated[str, typer.Option(help="heldout, confirm or long.")] = "heldout",
+    new_tokens: Annotated[int, typer.Option(help="Tokens to generate for each prompt.")] = 64,
+    repetitions: Annotated[int, typer.Option(help="Measured runs of each prompt.")] = 3,
+    warmups: Annotated[int, typer.Option(help="Runs before any timing.")] = 1,
+    step_lengths: Annotated[int, typer.Option(help="Lengths that a whole decode step may be captured for.")] = 256,
+    as_json: Json = False,
+) -> None:
+    """Compare and time candidates beside eager, in one process. Exit code 1: something differs."""
+    from exactgraph.bench.run import exit_code, run
+    from exactgraph.bench.settings import Settings
+    from exactgraph.bench.table import table as render
+    from exactgraph.canonical import canonical_bytes
+
+    settings = Settings(dtype, attention, prompt_set, new_tokens, repetitions, warmups, step_lengths)
+    result = run(model, candidates, settings)
+    text = canonical_bytes(result).decode() if as_json else render(result, color=sys.stdout.isatty())
+    print(text, end="")
+    raise typer.Exit(exit_code(result))
 
 
 @app.command()

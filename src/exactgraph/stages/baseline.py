@@ -7,38 +7,38 @@ from typing import Any
 
 from exactgraph.canonical import digest, write_json
 from exactgraph.progress import Progress
-from exactgraph.stages.bench import Bench, open_bench
+from exactgraph.stages.loaded import Loaded, open_model
 from exactgraph.stages.place import Place
 
 
 def run(folder: Path, code: str, run: int, attention: str, out: Path) -> None:
     """Record one run under the backend ``attention``. A backend that cannot run the model is a result, not a failure."""
     place = Place(folder)
-    with open_bench(place) as bench:
+    with open_model(place) as loaded:
         record: dict[str, Any] = {
             "stage": "baseline",
             "code": code,
             "run": run,
             "attention": attention,
-            "environment": bench.environment,
-            "weights_digest": bench.manifest["weights_digest"],
+            "environment": loaded.environment,
+            "weights_digest": loaded.manifest["weights_digest"],
         }
-        record.update(_answers(bench, attention))
-        record["process"] = bench.process()
+        record.update(_answers(loaded, attention))
+        record["process"] = loaded.process()
     write_json(out, record)
 
 
-def _answers(bench: Bench, attention: str) -> dict[str, Any]:
+def _answers(loaded: Loaded, attention: str) -> dict[str, Any]:
     from exactgraph.protocol.trace import record_sets
     from exactgraph.runtime.attention import pinned
 
-    total = sum(len(asked) for asked in bench.questions.values())
+    total = sum(len(asked) for asked in loaded.questions.values())
     try:
         with pinned(attention), Progress(f"baseline ({attention})", total) as progress:
-            sets = record_sets(bench.model.generate, bench.questions, bench.device, progress.step)
+            sets = record_sets(loaded.model.generate, loaded.questions, loaded.device, progress.step)
     except RuntimeError as error:
         return {"failed": {"reason": "generate-failed", "sentence": f"model.generate failed under {attention}: {error}"}}
-    texts = {} if bench.tokenizer is None else _texts(bench.tokenizer, sets)
+    texts = {} if loaded.tokenizer is None else _texts(loaded.tokenizer, sets)
     return {"sets": sets, "traces_digest": digest(sets), "texts": texts}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from exactgraph.candidates.registry import candidate
 from exactgraph.canonical import write_json
 from exactgraph.refusal import Refused
-from exactgraph.stages.bench import open_bench
+from exactgraph.stages.loaded import open_model
 from exactgraph.stages.place import Place
 
 
@@ -32,13 +32,13 @@ def _plan(place: Place, name: str) -> dict[str, Any]:
         return {**plan, "status": "skipped"}
     if not chosen.plans:
         return {**plan, "status": "built"}
-    with open_bench(place) as bench:
+    with open_model(place) as loaded:
         from exactgraph.runtime.attention import pinned
         from exactgraph.stages.context import context_of
 
         try:
             with pinned(frozen["attention"]):
-                return {**plan, "status": "built", "decisions": chosen.plan(bench.model, context_of(bench))}
+                return {**plan, "status": "built", "decisions": chosen.plan(loaded.model, context_of(loaded))}
         except Refused as refused:
             return {**plan, "status": "refused", "refusal": refused.refusal.to_json()}
         except Exception as error:

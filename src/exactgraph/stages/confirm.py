@@ -16,8 +16,8 @@ from exactgraph.progress import Progress
 from exactgraph.protocol.compare import compare_sets, first_difference
 from exactgraph.protocol.verdict import EXACT, judge
 from exactgraph.refusal import Refused
-from exactgraph.stages.bench import open_bench
 from exactgraph.stages.fresh import run_fresh
+from exactgraph.stages.loaded import open_model
 from exactgraph.stages.place import Place
 
 Attempt = dict[str, Any]
@@ -88,19 +88,19 @@ def run_one(folder: Path, name: str, out: Path) -> None:
         "traces_digest": digest({}),
     }
     plan = place.plan(name)
-    with open_bench(place) as bench:
+    with open_model(place) as loaded:
         from exactgraph.protocol.trace import record_sets
         from exactgraph.runtime.session import Session
         from exactgraph.stages.context import context_of
 
         frozen = place.frozen()
-        total = sum(len(asked) for asked in bench.questions.values())
+        total = sum(len(asked) for asked in loaded.questions.values())
         try:
             with (
-                Session(bench.model, chosen, plan["decisions"], context_of(bench), frozen["attention"]) as session,
+                Session(loaded.model, chosen, plan["decisions"], context_of(loaded), frozen["attention"]) as session,
                 Progress(f"confirm {name}", total) as progress,
             ):
-                sets = record_sets(session.generate, bench.questions, bench.device, progress.step)
+                sets = record_sets(session.generate, loaded.questions, loaded.device, progress.step)
         except Exception as error:
             # Whatever a candidate dies of is a result.
             attempt["why"] = f"{type(error).__name__}: {error}"
@@ -116,5 +116,5 @@ def run_one(folder: Path, name: str, out: Path) -> None:
                 "sets": sets,
                 "traces_digest": digest(sets),
             }
-        attempt["process"] = bench.process()
+        attempt["process"] = loaded.process()
     write_json(out, attempt)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Bench:
+class Loaded:
     """A loaded model with its questions, on the device of the key."""
 
     place: Place
@@ -50,7 +50,7 @@ class Bench:
 
 
 @contextmanager
-def open_bench(place: Place) -> Iterator[Bench]:
+def open_model(place: Place) -> Iterator[Loaded]:
     """Hold a GPU of the key's device, check that this is the key's environment and model, and load the model.
 
     Raises ``UserError`` where the process woke up on another device or in another environment, or where the model's files are
@@ -76,7 +76,7 @@ def open_bench(place: Place) -> Iterator[Bench]:
         # The protocol stops at a length: every answer has the same number of steps on every device, and what a model writes
         # after its end-of-sequence token tests equality as well as what comes before.
         model.generation_config.eos_token_id = None
-        yield Bench(
+        yield Loaded(
             place=place,
             model=model,
             tokenizer=tokenizer,
