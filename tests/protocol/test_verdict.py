@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from trace_makers import compared, trace, with_other_bits
 
+from exactgraph.protocol.compare import Comparison, Difference
 from exactgraph.protocol.verdict import judge
 
 EXPECTED = [trace("heldout/0", [5, 6, 7])]
@@ -41,3 +42,16 @@ def test_another_token_is_rejected_whatever_was_claimed(claims: str) -> None:
     assert verdict["why"] == (
         "First other token at prompt heldout/0, step 1: 4 instead of 6 (the baseline's margin there: 1.5)."
     )
+
+
+def test_a_candidate_that_varies_is_rejected_although_every_repetition_matched() -> None:
+    difference: Difference = {"prompt": "heldout/0", "step": 3, "expected": 5, "got": 6, "margin": 0.5, "kind": "token"}
+    varying: Comparison = {
+        "matches": 30,
+        "of": 30,
+        "first_token_difference": difference,
+        "first_logits_difference": None,
+        "logits_equal": 10,
+        "logits_of": 10,
+    }
+    assert judge(varying, "token-identical")["status"] == "rejected"

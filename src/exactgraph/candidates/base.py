@@ -58,10 +58,11 @@ class Installation:
     """What a candidate puts into a model.
 
     ``forwards`` maps modules to the forward functions that stand in for theirs while a call to ``generate`` runs; outside such
-    calls the model is untouched. ``stepper`` asks for our decode loop.
+    calls the model is untouched. ``arguments`` are added to each call of ``generate``. ``stepper`` asks for our decode loop.
     """
 
     forwards: dict[torch.nn.Module, Callable[..., Any]] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)
     stepper: Stepper | None = None
 
 

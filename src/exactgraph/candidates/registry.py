@@ -22,6 +22,9 @@ MODULES: dict[str, str] = {
     "C025": "exactgraph.candidates.block_graphs",
     "C026": "exactgraph.candidates.block_graphs",
     "step": "exactgraph.candidates.step",
+    "static": "exactgraph.candidates.compiled",
+    "static-compile": "exactgraph.candidates.compiled",
+    "compile": "exactgraph.candidates.compiled",
 }
 
 

@@ -92,8 +92,8 @@ def _compare_one(want: dict[str, Any], have: dict[str, Any], result: Comparison)
 
 
 def grade(comparison: Comparison) -> str | None:
-    """``bit-identical``, ``token-identical``, or None where a token differs."""
-    if comparison["of"] == 0 or comparison["matches"] != comparison["of"]:
+    """``bit-identical``, ``token-identical``, or None where a token differs in any run, even if it does not in others."""
+    if comparison["of"] == 0 or comparison["matches"] != comparison["of"] or comparison["first_token_difference"]:
         return None
     if comparison["logits_equal"] == comparison["logits_of"]:
         return BIT_IDENTICAL

@@ -88,7 +88,8 @@ def _recheck_validation(evidence: Evidence, candidate: str) -> tuple[dict[str, A
         "of": recorded["of"],
         "first_token_difference": difference,
     }
-    if recorded["of"] < found["of"] or (recorded["matches"] == recorded["of"]) != (difference is None):
+    # All repetitions may match where the recorded pass differed: a candidate that varies is rejected all the same.
+    if recorded["of"] < found["of"] or (recorded["matches"] != recorded["of"] and difference is None):
         raise Inconsistent(f"The counts in the validation of {candidate} do not fit its traces and differences.")
     judged = judge(merged, evidence.plan(candidate)["claims"])
     if (validation["status"], validation["grade"]) != (judged["status"], judged["grade"]):

@@ -1,8 +1,8 @@
 """``validate``: a candidate against the frozen baseline on the held-out prompts, in a fresh process.
 
-First one recorded pass, with every step's logits; a candidate that is exact there is then run the protocol's number of
-repetitions, timed against eager except in a rehearsal. Every run's token IDs are compared. Controls that confirmation is to
-catch end with the recorded pass.
+First one recorded pass, with every step's logits; then the protocol's number of repetitions, and every run's token IDs are
+compared. A candidate that was exact in the first pass is timed against eager meanwhile, except in a rehearsal; of one that was
+not, they show how often it differs. Controls that are to be rejected, here or at confirmation, end with the first pass.
 """
 
 from __future__ import annotations
@@ -74,12 +74,10 @@ def _validate(loaded: Loaded, chosen: Candidate, decisions: dict[str, Any]) -> R
             refusal = session.served_by_eager()
             if refusal is not None:
                 return {**result, "status": "refused", "why": refusal}
-            if result["status"] != "exact":
-                return result
-            if not chosen.timed:
+            if chosen.control and (result["status"] != "exact" or not chosen.timed):
                 return result
             repetitions = Repetitions(frozen["sets"]["heldout"], loaded.device)
-            if timed:
+            if timed and result["status"] == "exact":
                 with loaded.hold.alone():
                     repetitions.paired(session.eager, session.generate, asked, protocol["warmups"], protocol["repetitions"])
                     result["measured"] = _floor(loaded)
@@ -88,7 +86,7 @@ def _validate(loaded: Loaded, chosen: Candidate, decisions: dict[str, Any]) -> R
             result["comparison"] = repetitions.counted(comparison)
             result.update(judge(result["comparison"], chosen.claims))
             result["measured"] |= _cost(context) | _steps(session)
-            if timed:
+            if repetitions.pairs and result["status"] == "exact":
                 result["timing"] = summarise(repetitions.pairs)
                 result["measured"] |= _share(result["measured"], result["timing"]["candidate_tok_s"])
             return result
