@@ -99,7 +99,7 @@ class Session:
                 if refusal is not None:
                     return self._fall_back(refusal, named)
                 with self._attached():
-                    result = self.eager(**named, **self._installation.arguments)
+                    result = self.eager(**{**named, **self._installation.arguments})
                 self.last = Call(None)
                 return result
             return self._step(named)
