@@ -83,7 +83,7 @@ def test_each_candidate_has_a_code_of_its_own(key: Path) -> None:
 
 @pytest.mark.parametrize("name", ["table", "status"])
 def test_a_folder_without_a_run_is_a_sentence(tmp_path: Path, name: str) -> None:
-    assert "has not seen a run of the workflow" in sentence(name, tmp_path)
+    assert "There are no receipts in" in sentence(name, tmp_path)
 
 
 def test_an_environment_that_no_probe_found_is_a_sentence(tmp_path: Path) -> None:

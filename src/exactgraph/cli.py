@@ -208,9 +208,13 @@ def _rows(root: Path) -> list[Row]:
     from exactgraph.receipts.status import status as rows_of
 
     config = root / "config.json"
-    if not config.is_file():
-        raise UserError(f"{root} has not seen a run of the workflow; run: snakemake --cores 1 confirm")
-    return rows_of(root, read_json(config))
+    if config.is_file():
+        return rows_of(root, read_json(config))
+    # A folder of imported receipts has seen no run, so nothing is wanted there.
+    rows = rows_of(root, {"models": [], "devices": {}, "candidates": []})
+    if not rows:
+        raise UserError(f"There are no receipts in {root}; run: snakemake --cores 1 confirm")
+    return rows
 
 
 @app.command()
@@ -249,6 +253,28 @@ def verify(
     result = check(receipt, traces_fresh if rerun else None)
     print(json.dumps({"ok": result.ok, "lines": result.lines}, indent=1) if as_json else "\n".join(result.lines))
     raise typer.Exit(0 if result.ok else 1)
+
+
+@app.command("export")
+def export_receipt(receipt: Path, out: Out) -> None:
+    """Pack a receipt that verifies, with its evidence and without weights, into one file that verifies elsewhere."""
+    from exactgraph.receipts.bundle import export_bundle
+
+    print(f"{out}: {receipt} with its evidence, {export_bundle(receipt, out)} files")
+
+
+@app.command("import")
+def import_receipt(
+    file: Annotated[Path, typer.Argument(help="What export wrote.")],
+    root: Annotated[
+        Path, typer.Argument(help="Folder to put it in; not one that a workflow works in, which removes what it did not make.")
+    ] = Path("receipts"),
+) -> None:
+    """Unpack an exported receipt, verify it, and add it to a folder of receipts."""
+    from exactgraph.receipts.bundle import import_bundle
+
+    place, added = import_bundle(file, root)
+    print(f"{place}: {'verified and imported' if added else 'is already there'}")
 
 
 @app.command()
