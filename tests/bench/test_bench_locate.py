@@ -42,7 +42,7 @@ def test_a_model_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"was not downloaded to .* snakemake --cores 1 confirm.* exactgraph download"):
         locate(SPEC, tmp_path)
     with pytest.raises(UserError, match="Unknown model source"):
-        locate("hub:somebody/model")
+        locate("ftp:somebody/model")
     with pytest.raises(UserError, match=r"holds no config\.json"):
         locate(str(tmp_path))
 
