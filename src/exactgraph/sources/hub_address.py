@@ -19,6 +19,6 @@ def check() -> None:
         usable = False
     if address and not usable:
         raise UserError(
-            f"HF_ENDPOINT is {address!r}, which is no address of a hub: set it to one such as https://huggingface.co, or "
+            f"HF_ENDPOINT is {address!r}, which is no address of a hub: set it to one such as https://hub.example.org, or "
             f"unset it."
         )
