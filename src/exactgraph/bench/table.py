@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from io import StringIO
 from textwrap import shorten
 from typing import Any
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from exactgraph.protocol.compare import sentence
+from exactgraph.report.console import render
 
 WIDTH = 120
 _REASON_WIDTH = 300  # an error's text may be anything
@@ -40,7 +40,7 @@ def table(result: dict[str, Any], color: bool = False) -> str:
     if result["floor"] is not None:
         bandwidth = result["floor"]["copy_bytes_s"] / 1e9
         parts.append(Text(_LEGEND.format(confidence=protocol["confidence"], bandwidth=bandwidth), "dim"))
-    return _print(parts, color)
+    return render(parts, WIDTH, color)
 
 
 def _asked(protocol: dict[str, Any]) -> str:
@@ -120,13 +120,3 @@ def _notes(rows: list[dict[str, Any]]) -> list[RenderableType]:
         if reason is not None:
             lines.add_row(Text(row["id"]), Text(shorten(reason, _REASON_WIDTH, placeholder=" …")))
     return [lines, Text()] if lines.row_count else []
-
-
-def _print(parts: list[RenderableType], color: bool) -> str:
-    target = StringIO()
-    console = Console(
-        file=target, width=WIDTH, force_terminal=color, no_color=not color, highlight=False, legacy_windows=False
-    )
-    for part in parts:
-        console.print(part)
-    return "\n".join(line.rstrip() for line in target.getvalue().splitlines()) + "\n"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from io import StringIO
 from textwrap import shorten
 from typing import Any
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from exactgraph.protocol.compare import sentence
 from exactgraph.receipts.status import Row
+from exactgraph.report.console import render
 
 WIDTH = 110
 _REASON_WIDTH = 300  # an error's text may be anything
@@ -46,7 +46,7 @@ def table(receipt: dict[str, Any], color: bool = False) -> str:
     notes = _notes(predicate)
     parts += [notes, Text()] if notes.row_count else []
     parts.append(_verdict(predicate, rehearsal))
-    return _print(parts, color)
+    return render(parts, WIDTH, color)
 
 
 def status_table(rows: list[Row], color: bool = False) -> str:
@@ -60,17 +60,7 @@ def status_table(rows: list[Row], color: bool = False) -> str:
         state = Text(row.state, {"current": "green", "stale": "yellow"}.get(row.state, "red"))
         grid.add_row(row.model, row.device, row.environment[:8], row.status or "-", row.confirmed or "-", state)
     reasons = [Text(f"{row.model} on {row.device}, {row.state}: {'; '.join(row.why)}.", "dim") for row in rows if row.why]
-    return _print([grid, *reasons], color)
-
-
-def _print(parts: list[RenderableType], color: bool) -> str:
-    target = StringIO()
-    console = Console(
-        file=target, width=WIDTH, force_terminal=color, no_color=not color, highlight=False, legacy_windows=False
-    )
-    for part in parts:
-        console.print(part)
-    return "\n".join(line.rstrip() for line in target.getvalue().splitlines()) + "\n"
+    return render([grid, *reasons], WIDTH, color)
 
 
 def _baseline_line(predicate: dict[str, Any]) -> str:
