@@ -209,9 +209,7 @@ def test_graphs_of_fifty_lengths_share_their_memory(gpu: torch.device, capturer:
     assert capturer.graphs == len(lengths)
     assert reserved[50] - reserved[10] <= 64 * MIB, reserved
     assert capturer.bytes <= reserved[50]
-    # Graphs whose memory is shared still have outputs of their own.
+    # In any order, as long as each output is read before the next replay.
     for length in reversed(lengths):
         graphs[length].replay()
-    torch.cuda.synchronize(gpu)
-    expected = [float(length * 8 * MIB * 2) for length in lengths]
-    assert [graphs[length].outputs[0].item() for length in lengths] == pytest.approx(expected, rel=1e-5)
+        assert graphs[length].outputs[0].item() == pytest.approx(float(length * 8 * MIB * 2), rel=1e-5)

@@ -87,3 +87,13 @@ def test_an_error_of_the_function_is_the_callers() -> None:
     with pytest.raises(ZeroDivisionError):
         capturer.capture(broken)
     assert capturer.graphs == 0
+
+
+def test_another_replay_leaves_outputs_undefined() -> None:
+    capturer = EmulatedCapturer()
+    first, second = (capturer.capture(lambda: (torch.ones(2),)) for _ in range(2))
+    first.replay()
+    kept = first.outputs[0].clone()
+    second.replay()
+    assert kept.tolist() == second.outputs[0].tolist() == [1, 1]
+    assert first.outputs[0].isnan().all()

@@ -15,7 +15,11 @@ Function = Callable[[], tuple[torch.Tensor, ...]]
 
 
 class Graph(ABC):
-    """A captured function. ``outputs`` are static buffers, undefined until the first replay."""
+    """A captured function.
+
+    ``outputs`` are static buffers: undefined until the first replay, and again once any other graph of the same capturer is
+    replayed, because what one graph needs for a moment may lie where another one's outputs are. Read or copy them before.
+    """
 
     outputs: tuple[torch.Tensor, ...]
 
