@@ -17,6 +17,7 @@ from typing import IO, Any
 import orjson
 
 _CHUNK = 1 << 22
+_UNFINISHED = ".part"
 
 
 def canonical_bytes(value: Any) -> bytes:
@@ -59,7 +60,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """A binary file that takes the name ``path`` when the block ends without an error, and leaves nothing otherwise."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -70,3 +71,9 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def remove_unfinished(root: Path) -> None:
+    """Remove what killed processes left of files that they had not finished. Only for whoever alone writes below ``root``."""
+    for left in root.rglob(f".*{_UNFINISHED}"):
+        left.unlink(missing_ok=True)

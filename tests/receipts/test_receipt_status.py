@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from evidence_world import SOURCE, World
 
-from exactgraph.canonical import digest, short, write_json
+from exactgraph.canonical import digest, read_json, short, write_json
 from exactgraph.receipts.statement import write
 from exactgraph.receipts.status import Row, status
 from exactgraph.refusal import UserError
 from exactgraph.sources.spec import slug
 
-CODE = {"baseline": "a" * 16, "freeze": "b" * 16, "rank": "c" * 16, "confirm": "d" * 16}
+CODE = {"baseline": "a" * 16, "freeze": "b" * 16, "profile": "e" * 16, "rank": "c" * 16, "confirm": "d" * 16}
 REHEARSED = {"prompts": 2, "new_tokens": 12, "repetitions": 2, "warmups": 0, "long_run": 48, "step_lengths": 64}
 
 
@@ -45,7 +45,7 @@ def config(*slots: str) -> dict[str, Any]:
         "candidates": ["C022", "step"],
         "precision": "auto",
         "attention_preference": ["flash"],
-        "protocol": {k: v for k, v in REHEARSED.items() if k != "prompts"} | {"baselines": 3},
+        "protocol": {k: v for k, v in REHEARSED.items() if k != "prompts"} | {"timed": 1, "baselines": 3},
         "rehearsal": {"model": SOURCE, **REHEARSED},
     }
 
@@ -80,6 +80,33 @@ def test_an_upgraded_library(done: World) -> None:
     assert row.why == ["cudnn was absent, is 9.19", "torch was 2.11.0, is 2.13.0"]
 
 
+def test_after_an_upgrade_the_old_receipt_is_stale_and_the_new_one_current(done: World) -> None:
+    done.facts = {**done.facts, "torch": "2.13.0"}
+    write(done.write())
+    probe(done)
+    old, new = sorted(status(done.root, config(), code), key=lambda row: row.libraries)
+    assert (old.state, old.why) == ("stale", ["torch was 2.11.0, is 2.13.0"])
+    assert (new.state, new.why) == ("current", [])
+    assert old.environment != new.environment
+    assert old.libraries.startswith("torch 2.11.0")
+
+
+def test_an_edited_receipt_is_not_current(done: World) -> None:
+    receipt = next(done.root.rglob("receipt.json"))
+    value = read_json(receipt)
+    value["predicate"]["sentence"] = "All is well."
+    write_json(receipt, value)
+    assert only(done).why == [
+        "it is not what its evidence gives, altered or made by another exactgraph: exactgraph verify says where"
+    ]
+
+
+def test_a_receipt_without_its_evidence_is_not_current(done: World) -> None:
+    next(done.root.rglob("frozen.json")).unlink()
+    (why,) = only(done).why
+    assert why.startswith("no receipt follows from its evidence: ")
+
+
 def test_another_slot_still_has_it(done: World) -> None:
     probe(done, "new", environment={"key": short({}), "facts": {}})
     assert only(done).state == "current"
@@ -93,10 +120,12 @@ def test_a_swapped_device(done: World) -> None:
 
 def test_edited_code(done: World) -> None:
     def edited(stage: str, candidate: str | None) -> str:
-        return "0" * 16 if (stage, candidate) in {("validate", "step"), ("freeze", None)} else code(stage, candidate)
+        moved = {("validate", "step"), ("freeze", None), ("profile", None)}
+        return "0" * 16 if (stage, candidate) in moved else code(stage, candidate)
 
     row = only(done, stage_code=edited)
-    assert (row.state, row.why) == ("stale", ["the code of freeze changed", "the code of validate changed for step"])
+    why = ["the code of freeze changed", "the code of profile changed", "the code of validate changed for step"]
+    assert (row.state, row.why) == ("stale", why)
 
 
 def test_a_candidate_that_is_gone(done: World) -> None:
@@ -140,7 +169,7 @@ def test_missing_before_the_source_is_resolved(world: World) -> None:
 def test_missing_because_refused(world: World) -> None:
     probe(world, refusal={"reason": "capability-too-low", "sentence": "This GPU is too old."})
     row = only(world, "local")
-    assert (row.state, row.status, row.why) == ("missing", "capability-too-low", ["This GPU is too old."])
+    assert (row.state, row.status, row.why) == ("missing", "capability-too-low", ["This GPU is too old"])
 
 
 def test_missing_once_for_identical_gpus(world: World) -> None:
@@ -156,12 +185,12 @@ def test_there_is_no_missing_row_for_a_receipt_that_is_there(world: World) -> No
     probe(world)
     resolve(world)
     missing = only(world, "local")
-    # The same place, now with a receipt in it.
+    # The same place, now with a receipt in it (of another protocol, so it is not current).
     place = world.root / missing.model / missing.device / missing.environment / missing.protocol
     write_json(place / "receipt.json", write(world.write()))
     (next(path for path in world.root.rglob("receipt.json") if path.parent != place)).unlink()
     row = only(world, "local")
-    assert (row.state, row.protocol) == ("current", missing.protocol)
+    assert (row.state, row.protocol) == ("stale", missing.protocol)
 
 
 def resolve(world: World) -> None:

@@ -372,6 +372,19 @@ def test_code_of_the_repository_is_never_run(hub: Hub, made: tuple[dict[str, byt
         resolve(SPEC)
 
 
+def test_code_that_is_allowed_comes_with_the_model(hub: Hub, made: tuple[dict[str, bytes], Any], tmp_path: Path) -> None:
+    config = json.loads(made[0]["config.json"]) | {"model_type": "own", "auto_map": {"AutoModelForCausalLM": "modeling.Own"}}
+    code = {"modeling.py": b"from .parts import x", "parts.py": b"x = 1", "config.json": json.dumps(config).encode()}
+    hub.push(made[0] | code)
+    resolved = resolve(f"{SPEC}?remote_code=true")
+    folder, manifest = get(resolved, tmp_path / "out")
+    assert {"modeling.py", "parts.py"} <= manifest["files"].keys()
+    assert check(folder, manifest) == []
+    hub.tampered.add("parts.py")
+    with pytest.raises(UserError, match=r"parts\.py of .* is corrupt"):
+        get(resolved, tmp_path / "again")
+
+
 def test_full_disk(hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     resolved = resolve(SPEC)
     with monkeypatch.context() as patch:

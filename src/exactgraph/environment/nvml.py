@@ -31,19 +31,25 @@ class Gpu:
 
 
 @contextmanager
-def _nvml() -> Iterator[bool]:
-    """NVML started, or False where the machine has no NVIDIA driver."""
+def started() -> Iterator[bool]:
+    """NVML, started while the block runs; False where the machine has no NVIDIA driver."""
     try:
         pynvml.nvmlInit()
     except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
         yield False
         return
     except pynvml.NVMLError as error:
-        raise UserError(f"The NVIDIA driver does not answer ({error}): try nvidia-smi, then restart the machine.") from error
+        raise _silent(error) from error
     try:
         yield True
+    except pynvml.NVMLError as error:  # a GPU that fell off the bus answers nothing more
+        raise _silent(error) from error
     finally:
         pynvml.nvmlShutdown()
+
+
+def _silent(error: Exception) -> UserError:
+    return UserError(f"The NVIDIA driver does not answer ({error}): try nvidia-smi, then restart the machine.")
 
 
 def _text(value: str | bytes) -> str:
@@ -71,7 +77,7 @@ def _slices(handle: Any) -> list[Any]:
 def gpus() -> list[Gpu]:
     """Every GPU that this process may use, in PCI bus order; a GPU cut by MIG appears as its slices."""
     found: list[Gpu] = []
-    with _nvml() as running:
+    with started() as running:
         if not running:
             return []
         for index in range(pynvml.nvmlDeviceGetCount()):
@@ -99,7 +105,7 @@ def gpus() -> list[Gpu]:
 
 def driver_version() -> str | None:
     """The NVIDIA driver's version, or None without one."""
-    with _nvml() as running:
+    with started() as running:
         return _text(pynvml.nvmlSystemGetDriverVersion()) if running else None
 
 

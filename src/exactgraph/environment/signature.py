@@ -70,6 +70,12 @@ def _cpu() -> object:
     return {"machine": platform.machine(), "model": cpu_model(), "flags": flags, "cores": usable()}
 
 
+def _search() -> object:
+    """Which GPU a scheduler gave this job says nothing: the next job gets another one of the same kind."""
+    ignored = {"CUDA_VISIBLE_DEVICES"} if "SLURM_JOB_ID" in os.environ else set()
+    return {name: os.environ[name] for name in _SEARCH if name in os.environ and name not in ignored}
+
+
 _PARTS: dict[str, Callable[[], object]] = {
     "gpus": _gpus,
     "driver": nvml.driver_version,
@@ -77,6 +83,9 @@ _PARTS: dict[str, Callable[[], object]] = {
     "torch build": _torch_build,
     "python": platform.python_version,
     "variables": bit_changing,
-    "search": lambda: {name: os.environ[name] for name in _SEARCH if name in os.environ},
+    "search": _search,
     "cpu": _cpu,
 }
+
+if __name__ == "__main__":  # how a node of a cluster is asked, see workflow/look.py
+    print(signature())

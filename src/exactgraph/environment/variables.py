@@ -36,13 +36,15 @@ _PREFIXES = (
     "CUDNN_",
     "DNNL_",
     "ONEDNN_",
+    "TORCHDYNAMO_",
+    "TORCHINDUCTOR_",
     "TORCH_BLAS_PREFER_",
     "TORCH_CUDNN_",
     "TORCH_LINALG_PREFER_",
     "TORCH_MKLDNN_",
 )
-# Variables under those prefixes that only make a library talk.
-_TALK = ("LOG", "VERBOSE", "DEBUG")
+# Variables under those prefixes that only make a library talk, or say where and by how many workers it keeps its files.
+_HARMLESS = ("LOG", "VERBOSE", "DEBUG", "CACHE_DIR", "THREADS", "WORKER")
 
 
 def bit_changing(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -50,5 +52,5 @@ def bit_changing(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(variables.items())
-        if name in _NAMES or (name.startswith(_PREFIXES) and not any(word in name for word in _TALK))
+        if name in _NAMES or (name.startswith(_PREFIXES) and not any(word in name for word in _HARMLESS))
     }

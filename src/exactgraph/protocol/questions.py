@@ -47,6 +47,18 @@ def questions(protocol: dict[str, Any], model_dir: Path, tokenizer: Any | None) 
     return sets
 
 
+def check_context(sets: Questions, context: int | None) -> None:
+    """Refuse questions that a model of ``context`` tokens (None: no limit is known) was not made for, and empty ones."""
+    for question in (question for asked in sets.values() for question in asked):
+        if not question.ids:
+            raise UserError(f"Prompt {question.id} has no tokens for this model: give it a text in prompts.json.")
+        if context is not None and question.final_length > context:
+            raise UserError(
+                f"Prompt {question.id} has {len(question.ids)} tokens and {question.new_tokens} are to be generated: more "
+                f"than the model's context of {context}. Lower new_tokens or long_run in config.yaml, or choose another model."
+            )
+
+
 def _seeded(model_dir: Path, name: str) -> list[list[int]]:
     prompts: dict[str, list[list[int]]] = read_json(model_dir / "prompts.json")
     return prompts[name]

@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 
 from exactgraph.canonical import read_json, short
-from exactgraph.receipts.statement import PREDICATE_TYPE, RECEIPT
+from exactgraph.receipts.evidence import Inconsistent
+from exactgraph.receipts.statement import PREDICATE_TYPE, RECEIPT, derive
 from exactgraph.refusal import UserError
 from exactgraph.workflow.config import Config, has_token_ids, protocol_for, wanted
 from exactgraph.workflow.stage_digest import stage_digest
@@ -18,6 +19,8 @@ from exactgraph.workflow.stage_digest import stage_digest
 CURRENT, STALE, MISSING = "current", "stale", "missing"
 UNKNOWN = "?"
 _PLACES = f"*@*/*/*/*/{RECEIPT}"
+#: Of the facts of an environment, those by which people know it.
+_TELLING = ("torch", "transformers", "driver")
 
 StageDigest = Callable[[str, str | None], str]
 """The digest that a stage's code has now, given the stage and the candidate that it is about (or None)."""
@@ -25,7 +28,10 @@ StageDigest = Callable[[str, str | None], str]
 
 @dataclass(frozen=True)
 class Row:
-    """One receipt, found or missing. ``why`` holds a sentence part for each reason not to be ``current``."""
+    """One receipt, found or missing. ``why`` holds a sentence part for each reason not to be ``current``.
+
+    ``libraries`` and ``asked`` say in words what the keys of environment and protocol stand for, as far as that is known.
+    """
 
     model: str
     device: str
@@ -36,6 +42,8 @@ class Row:
     state: str
     why: list[str] = field(default_factory=list)
     receipt: str | None = None
+    libraries: str = UNKNOWN
+    asked: str = UNKNOWN
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -60,12 +68,33 @@ def _row(path: Path, probes: Iterable[dict[str, Any]], stage_digest: StageDigest
         if receipt["predicateType"] != PREDICATE_TYPE:
             raise ValueError(f"its type is {receipt['predicateType']}")
         predicate = receipt["predicate"]
-        why = _moved_environment(predicate, probes) + _moved_code(predicate, stage_digest)
+        why = _altered(path.parent, receipt) + _moved_environment(predicate, probes) + _moved_code(predicate, stage_digest)
         outcome, confirmed = predicate["status"], predicate["confirmation"]["confirmed"]
+        libraries, asked = _libraries(predicate["environment"]["facts"]), _asked(predicate["protocol"]["whole"])
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         why, outcome, confirmed = [f"not readable as a receipt ({error})"], None, None
+        libraries, asked = UNKNOWN, UNKNOWN
     state = STALE if why else CURRENT
-    return Row(model, device, environment, protocol, outcome, confirmed, state, why, str(path))
+    return Row(model, device, environment, protocol, outcome, confirmed, state, why, str(path), libraries, asked)
+
+
+def _libraries(facts: dict[str, str]) -> str:
+    return ", ".join(f"{name} {facts[name]}" for name in _TELLING if name in facts)
+
+
+def _asked(protocol: dict[str, Any]) -> str:
+    heldout = protocol["sets"]["heldout"]
+    kind = "rehearsal, " if protocol["rehearsal"] else ""
+    return f"{kind}{protocol['dtype']}, {len(heldout['prompts'])} held-out prompts x {heldout['new_tokens']} tokens"
+
+
+def _altered(key_dir: Path, receipt: Any) -> list[str]:
+    try:
+        if derive(key_dir) == receipt:
+            return []
+    except Inconsistent as error:
+        return [f"no receipt follows from its evidence: {str(error).rstrip('.')}"]
+    return ["it is not what its evidence gives, altered or made by another exactgraph: exactgraph verify says where"]
 
 
 def _moved_environment(predicate: dict[str, Any], probes: Iterable[dict[str, Any]]) -> list[str]:
@@ -89,6 +118,7 @@ def _moved_code(predicate: dict[str, Any], stage_digest: StageDigest) -> list[st
     stages: list[tuple[str, str | None, str]] = [
         ("baseline", None, predicate["baseline"]["code"]["baseline"]),
         ("freeze", None, predicate["baseline"]["code"]["freeze"]),
+        ("profile", None, predicate["profile"]["code"]),
         ("rank", None, predicate["ranking"]["code"]),
         ("confirm", None, predicate["confirmation"]["code"]),
     ]
@@ -123,12 +153,16 @@ def _wanted_row(root: Path, config: Config, model: str, slot: str, probe: dict[s
     if probe is None:
         return Row(model, UNKNOWN, UNKNOWN, UNKNOWN, None, None, MISSING, [f"slot {slot} was not probed yet"])
     place = (probe["device"]["id"], probe["environment"]["key"])
+    libraries = _libraries(probe["environment"]["facts"])
     refusal, source = probe["refusal"], root / "sources" / f"{model}.json"
     if refusal is not None:
-        return Row(model, *place, UNKNOWN, refusal["reason"], None, MISSING, [refusal["sentence"]])
+        why = [refusal["sentence"].rstrip(".")]
+        return Row(model, *place, UNKNOWN, refusal["reason"], None, MISSING, why, libraries=libraries)
     if not source.is_file():
-        return Row(model, *place, UNKNOWN, None, None, MISSING, ["the model's source was not resolved yet"])
+        why = ["the model's source was not resolved yet"]
+        return Row(model, *place, UNKNOWN, None, None, MISSING, why, libraries=libraries)
     resolved = read_json(source)
     protocol = protocol_for(config, probe["precision"], probe["rehearsal"], has_token_ids(resolved))
     name = f"{model}@{resolved['commit']}"
-    return Row(name, *place, short(protocol), None, None, MISSING, ["no run has finished with this receipt"])
+    why = ["no run has finished with this receipt"]
+    return Row(name, *place, short(protocol), None, None, MISSING, why, libraries=libraries, asked=_asked(protocol))

@@ -1,7 +1,7 @@
 """Models on the hub: what a revision stands for today, and which files of it are used. Free of torch.
 
 The hub is that of ``HF_ENDPOINT``; tokens, offline mode and the local cache are ``huggingface_hub``'s own (``HF_TOKEN``,
-``HF_HUB_OFFLINE``, ``HF_HOME``). Only safetensors, configuration and tokenizer are taken, and code never.
+``HF_HUB_OFFLINE``, ``HF_HOME``). Only safetensors, configuration and tokenizer are taken, and code where that is allowed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from huggingface_hub.file_download import http_get
 from huggingface_hub.utils._headers import build_hf_headers
 
 from exactgraph.refusal import UserError
-from exactgraph.sources import path
+from exactgraph.sources import code, path
 from exactgraph.sources.hub_errors import Unreachable, sentences
 
 _TIMEOUT = 30.0  # seconds for an answer about a repository
@@ -31,7 +31,7 @@ def endpoint() -> str:
     return (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
 
 
-def pin(repository: str, revision: str) -> dict[str, Any]:
+def pin(repository: str, revision: str, remote_code: bool) -> dict[str, Any]:
     """The facts of a revision: the full commit as ``sha``, and the files that make up the model.
 
     A file has its ``size`` in bytes and the digest that the hub knows: ``sha256`` for large files, ``git`` (the SHA-1 of the
@@ -52,11 +52,7 @@ def pin(repository: str, revision: str) -> dict[str, Any]:
     def read(name: str) -> Any:
         return orjson.loads(_content(facts, name, present[name]))
 
-    names = path.select(place, present, read)
-    try:
-        _refuse_code(place, read("config.json"))
-    except orjson.JSONDecodeError as error:
-        raise UserError(f"{place} has a config.json that is not JSON ({error}): choose another revision.") from error
+    names = path.select(place, present, read) + code.select(place, present, read, remote_code)
     return facts | {"files": {name: present[name] for name in names}}
 
 
@@ -146,17 +142,3 @@ def _content(facts: dict[str, Any], name: str, expected: dict[str, Any]) -> byte
         if not matches(buffer, expected):
             raise corrupt(facts, name)
     return buffer.getvalue()
-
-
-def _refuse_code(place: str, config: Any) -> None:
-    wanted = config.get("auto_map") if isinstance(config, dict) else None
-    if not isinstance(wanted, dict) or "AutoModelForCausalLM" not in wanted:
-        return
-    # Many repositories keep code for old releases beside an architecture that transformers now has itself.
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-    if config.get("model_type") not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        raise UserError(
-            f"{place} needs code from its repository (auto_map names {wanted['AutoModelForCausalLM']}), and such code is "
-            f"never run: choose a model whose architecture transformers has itself."
-        )

