@@ -12,6 +12,7 @@ rule baseline:
         "<logs>/{model}@{commit}/{device}/{env}/{protocol}/baseline/run{run}.log",
     threads: 1
     resources:
+        **planner.slot_resources,
         gpu=1,
     params:
         folder=subpath(output[0], ancestor=2),
@@ -36,8 +37,9 @@ checkpoint freeze:
         reference="<key>/reference.json",
     log:
         "<logs>/{model}@{commit}/{device}/{env}/{protocol}/freeze.log",
-    threads: 1
+    threads: max(planner.runs)
     resources:
+        **planner.slot_resources,
         gpu=1,
     params:
         folder=subpath(output.frozen, parent=True),
@@ -45,4 +47,4 @@ checkpoint freeze:
     message:
         "Freezing the baseline of {wildcards.model}"
     shell:
-        "exec python -m exactgraph freeze {params.folder} --code {params.code} >{log} 2>&1"
+        "exec python -m exactgraph freeze {params.folder} --jobs {threads} --code {params.code} >{log} 2>&1"

@@ -1,18 +1,48 @@
 # Each candidate, built and held against the reference in a fresh process.
 
 
-rule build:
+# A checkpoint, asked by nobody: once it is there the builds get their priorities, and only when the bytes of skips.json
+# differ do they run again.
+checkpoint profile:
     input:
         model="<model>/model.json",
         environment="<environment>/environment.json",
         protocol="<key>/protocol.json",
         reference="<key>/reference.json",
     output:
+        profile="<key>/profile.json",
+        skips="<key>/skips.json",
+    log:
+        "<logs>/{model}@{commit}/{device}/{env}/{protocol}/profile.log",
+    threads: 1
+    resources:
+        **planner.slot_resources,
+        gpu=1,
+    params:
+        folder=subpath(output.profile, parent=True),
+        candidates=",".join(config["candidates"]),
+        code=planner.code("profile"),
+    message:
+        "Profiling a decode step of {wildcards.model}"
+    shell:
+        "exec python -m exactgraph profile {params.folder} --candidates {params.candidates:q} --code {params.code} >{log} 2>&1"
+
+
+rule build:
+    input:
+        model="<model>/model.json",
+        environment="<environment>/environment.json",
+        protocol="<key>/protocol.json",
+        reference="<key>/reference.json",
+        skips="<key>/skips.json",
+    output:
         "<key>/candidates/{candidate}/plan.json",
     log:
         "<logs>/{model}@{commit}/{device}/{env}/{protocol}/candidates/{candidate}/build.log",
+    priority: planner.priority
     threads: 1
     resources:
+        **planner.slot_resources,
         gpu=1,
     params:
         folder=subpath(output[0], ancestor=3),
@@ -29,13 +59,16 @@ rule validate:
         environment="<environment>/environment.json",
         protocol="<key>/protocol.json",
         reference="<key>/reference.json",
+        skips="<key>/skips.json",
         plan="<key>/candidates/{candidate}/plan.json",
     output:
         "<key>/candidates/{candidate}/validation.json",
     log:
         "<logs>/{model}@{commit}/{device}/{env}/{protocol}/candidates/{candidate}/validate.log",
+    priority: planner.priority
     threads: 1
     resources:
+        **planner.slot_resources,
         gpu=1,
     params:
         folder=subpath(output[0], ancestor=3),
@@ -46,13 +79,14 @@ rule validate:
         "exec python -m exactgraph validate {params.folder} --candidate {wildcards.candidate} --code {params.code} >{log} 2>&1"
 
 
-# It names the manifest because only direct consumers of a checkpoint are spared when the bytes stayed the same.
+# It names manifest and skips because only direct consumers of a checkpoint are spared when the bytes stayed the same.
 # A checkpoint itself, asked by nobody: the confirmation runs again only when the bytes of order.json differ.
 checkpoint rank:
     input:
         model="<model>/model.json",
         protocol="<key>/protocol.json",
         reference="<key>/reference.json",
+        skips="<key>/skips.json",
         plans=expand(
             "<key>/candidates/{candidate}/plan.json",
             candidate=planner.candidates,

@@ -32,6 +32,17 @@ pathvars:
     key=keys.KEY_PATTERN,
 
 
+# What uses no GPU runs where Snakemake runs, so that no node of a cluster has to reach a network.
+localrules:
+    resolve,
+    download,
+    environment,
+    protocol,
+    rank,
+    receipt,
+    report,
+
+
 # Stages run with the interpreter that runs Snakemake. The image says which system that was tried on.
 container: "docker://python:3.11-slim-bookworm"
 

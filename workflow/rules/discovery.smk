@@ -8,6 +8,7 @@ checkpoint probe:
         "<logs>/slots/{slot}/probe.log",
     threads: 1
     resources:
+        **planner.slot_resources,
         gpu=1,
     params:
         seen=planner.seen,

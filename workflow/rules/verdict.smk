@@ -7,13 +7,15 @@ rule confirmation:
         environment="<environment>/environment.json",
         protocol="<key>/protocol.json",
         reference="<key>/reference.json",
+        skips="<key>/skips.json",
         order="<key>/order.json",
     output:
         "<key>/confirmation.json",
     log:
         "<logs>/{model}@{commit}/{device}/{env}/{protocol}/confirm.log",
-    threads: 1
+    threads: 2
     resources:
+        **planner.slot_resources,
         gpu=1,
     params:
         folder=subpath(output[0], parent=True),
@@ -21,7 +23,7 @@ rule confirmation:
     message:
         "Confirming {wildcards.model} in fresh processes"
     shell:
-        "exec python -m exactgraph confirm {params.folder} --code {params.code} >{log} 2>&1"
+        "exec python -m exactgraph confirm {params.folder} --jobs {threads} --code {params.code} >{log} 2>&1"
 
 
 rule receipt:
@@ -33,6 +35,7 @@ rule receipt:
             "<key>/baseline/run{run}.json", run=planner.runs, allow_missing=True
         ),
         frozen="<key>/frozen.json",
+        profile="<key>/profile.json",
         plans=expand(
             "<key>/candidates/{candidate}/plan.json",
             candidate=planner.candidates,

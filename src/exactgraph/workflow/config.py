@@ -10,11 +10,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from exactgraph.canonical import read_json
 from exactgraph.protocol import prompts
 from exactgraph.refusal import UserError
 from exactgraph.sources.path import TOKENIZER_FILES
-from exactgraph.sources.spec import parse, slug
+from exactgraph.sources.spec import allow_code, parse, slug
 from exactgraph.workflow.keys import ROOT, Key
 from exactgraph.workflow.stage_digest import candidate_modules, control_ids
 
@@ -22,6 +24,20 @@ from exactgraph.workflow.stage_digest import candidate_modules, control_ids
 RESOLVED = Path(ROOT) / "config.json"
 
 Config = Mapping[str, Any]
+
+
+def check_syntax(file: Path) -> None:
+    """Refuse a file that is no YAML, with line and column, which Snakemake does not say. A missing one it reports."""
+    if not file.is_file():
+        return
+    try:
+        yaml.safe_load(file.read_bytes())
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "somewhere"
+        raise UserError(f"{file}, {where}: {error.problem}. It must be YAML: mend it there or just before.") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{file} is no YAML text: {str(error).replace(chr(10), ' ')}. Save it as plain UTF-8.") from None
 
 
 def place(parts: Iterable[str | int]) -> str:
@@ -33,14 +49,27 @@ def place(parts: Iterable[str | int]) -> str:
 
 
 def check(config: Config) -> None:
-    """Refuse, with the place, what the schema cannot know: unknown sources and candidates, and two sources of one name."""
+    """Refuse, with the place, what the schema cannot know.
+
+    Unknown sources and candidates, two sources of one name, and more or fewer timed runs than there can be.
+    """
     named: dict[str, str] = {}
-    for index, spec in enumerate(config["models"]):
-        name = _slug(spec, ["models", index])
+    for index, entry in enumerate(config["models"]):
+        try:
+            spec = _spec(entry)
+            name = slug(spec)
+        except UserError as error:
+            raise UserError(f"Configuration, models[{index}]: {error}") from None
         if name in named:
             raise UserError(f"Configuration, models[{index}]: {spec!r} and {named[name]!r} are the same model.")
         named[name] = spec
-    _slug(config["rehearsal"]["model"], ["rehearsal", "model"])
+    try:
+        slug(config["rehearsal"]["model"])
+    except UserError as error:
+        raise UserError(f"Configuration, rehearsal.model: {error}") from None
+    for name in prompts.SETS:
+        if not prompts.load(name):
+            raise UserError(f"The prompt set {name!r} is empty, so nothing would be compared: add prompts to prompts.json.")
     controls, known = control_ids(), candidate_modules()
     for index, candidate in enumerate(config["candidates"]):
         if candidate in controls:
@@ -48,23 +77,34 @@ def check(config: Config) -> None:
         if candidate not in known:
             choices = ", ".join(name for name in known if name not in controls)
             raise UserError(f"Configuration, candidates[{index}]: {candidate!r} is not a candidate. Known are {choices}.")
+    timed, repetitions = config["protocol"]["timed"], config["protocol"]["repetitions"]
+    if not 1 <= timed <= repetitions:
+        raise UserError(
+            f"Configuration, protocol.timed: it must be between 1 and protocol.repetitions ({repetitions}), not {timed}."
+        )
 
 
-def _slug(spec: str, where: list[str | int]) -> str:
-    try:
-        return slug(spec)
-    except UserError as error:
-        raise UserError(f"Configuration, {place(where)}: {error}") from None
+def _spec(entry: str | Mapping[str, Any]) -> str:
+    """The spec that an entry of ``models`` stands for: a string, or ``{"source", "remote_code"}``."""
+    if isinstance(entry, str):
+        return entry
+    source: str = entry["source"]
+    return allow_code(source) if entry.get("remote_code") else source
+
+
+def models(config: Config) -> list[str]:
+    """The specs of the models to confirm on a GPU."""
+    return [_spec(entry) for entry in config["models"]]
 
 
 def sources(config: Config) -> dict[str, str]:
     """Every source that any slot could need, by slug."""
-    return {slug(spec): spec for spec in [*config["models"], config["rehearsal"]["model"]]}
+    return {slug(spec): spec for spec in [*models(config), config["rehearsal"]["model"]]}
 
 
 def wanted(config: Config, rehearsal: bool) -> list[str]:
     """The slugs of the models that a slot works on."""
-    return [slug(spec) for spec in ([config["rehearsal"]["model"]] if rehearsal else config["models"])]
+    return [slug(spec) for spec in ([config["rehearsal"]["model"]] if rehearsal else models(config))]
 
 
 def all_candidates(config: Config) -> list[str]:
@@ -97,6 +137,7 @@ def protocol_for(config: Config, precision: str, rehearsal: bool, token_ids: boo
         "rehearsal": rehearsal,
         "warmups": asked["warmups"],
         "repetitions": asked["repetitions"],
+        "timed": 0 if rehearsal else asked["timed"],
         "baselines": config["protocol"]["baselines"],
         "attention_preference": list(config["attention_preference"]),
         "step_lengths": asked["step_lengths"],

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
+from exactgraph.canonical import remove_unfinished
 from exactgraph.refusal import UserError
 
 
@@ -40,6 +41,7 @@ class Guard:
         # With our lock in hand, any lock of Snakemake's was left by a run that was killed.
         for stale in (Path(workflow.persistence.path) / "locks").glob("*.lock"):
             stale.unlink(missing_ok=True)
+        remove_unfinished(self._root)
         return True
 
     def sweep(self, outputs: Iterable[str | Path]) -> None:

@@ -18,6 +18,11 @@ def reference_of(frozen: Mapping[str, Any]) -> dict[str, Any]:
     return {name: frozen[name] for name in ("status", "attention", "weights_digest", "traces_digest")}
 
 
+def skips_of(profile: Mapping[str, Any]) -> dict[str, Any]:
+    """``skips.json``, written by profile next to ``profile.json``: the candidates not to be built, without the figures."""
+    return {"skip": sorted(profile["skip"])}
+
+
 def order_of(ranking: Mapping[str, Any], plans: Mapping[str, Any]) -> dict[str, Any]:
     """``order.json``, written by rank next to ``ranking.json``: what to confirm, in order, each with the digest of its plan.
 

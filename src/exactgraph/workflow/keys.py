@@ -90,7 +90,7 @@ def key_outputs(key: Key, candidates: list[str], baselines: int) -> list[str]:
     """Every output of every stage below the model: a target that lists them all cannot rest on a missing one."""
     names = ["protocol.json"]
     names += [f"baseline/run{run}.json" for run in range(1, baselines + 1)]
-    names += ["frozen.json", "reference.json"]
+    names += ["frozen.json", "reference.json", "profile.json", "skips.json"]
     names += [f"candidates/{candidate}/{name}.json" for candidate in candidates for name in ("plan", "validation")]
     names += ["ranking.json", "order.json", "confirmation.json", "receipt.json"]
     names += ["report/report.md", "report/report.html"]

@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from exactgraph.canonical import read_json, short, write_json
 from exactgraph.environment import nvml
 from exactgraph.environment.device import Device
 from exactgraph.environment.precision import choose
-from exactgraph.environment.signature import signature
 from exactgraph.refusal import Refused, UserError
 from exactgraph.workflow import config as settings
 from exactgraph.workflow.guard import Guard
-from exactgraph.workflow.keys import ROOT, Key, key_outputs, model_outputs
+from exactgraph.workflow.keys import KEY_PATTERN, ROOT, Key, key_outputs, model_outputs
+from exactgraph.workflow.look import look
+from exactgraph.workflow.slots import resources
 from exactgraph.workflow.stage_digest import stage_digest
 
 
@@ -29,9 +31,11 @@ class Planner:
         self.config = config
         self.sources = settings.sources(config)
         self.candidates = settings.all_candidates(config)
+        self.slot_resources = resources(config["devices"])
         self._workflow = workflow
         self._guard = Guard(workflow, Path(ROOT))
         self._refused: set[str] = set()
+        self._looks: dict[str, str] = {}
 
     @property
     def runs(self) -> range:
@@ -42,12 +46,16 @@ class Planner:
         """At the first question of a run that writes: take the folder, say what comes, leave the configuration for stages."""
         try:
             entered = self._guard.enter()
+            if entered:
+                write_json(settings.RESOLVED, self.config)
         except UserError as error:
             # Any other exception from an input function would reach the user as a traceback.
             sys.exit(str(error))
+        except OSError as error:
+            sys.exit(f"Nothing can be written to {ROOT}/ ({error.strerror}): free some space, or see to its permissions.")
         if entered:
+            self._check_profile()
             print(self._opening(), file=sys.stderr)
-            write_json(settings.RESOLVED, self.config)
             self._guard.sweep([*Path(ROOT).glob("slots/*/probe.json"), *Path(ROOT).glob("sources/*.json")])
 
     def targets(self, checkpoints: Any) -> list[Callable[[Any], list[str]]]:
@@ -62,7 +70,7 @@ class Planner:
         """Every file that confirming ``model`` on ``slot`` makes, as far as the discovery checkpoints have been answered."""
         self.begin()
         found = str(checkpoints.probe.get(slot=slot).output[0])
-        probe = read_json(Path(found))
+        probe = _discovered(found)
         if probe["refusal"]:
             self._refuse(slot, probe["refusal"]["sentence"])
             return [found]
@@ -74,7 +82,7 @@ class Planner:
         if model not in settings.wanted(self.config, probe["rehearsal"]):
             return [found]
         resolved_path = str(checkpoints.resolve.get(model=model).output[0])
-        resolved = read_json(Path(resolved_path))
+        resolved = _discovered(resolved_path)
         token_ids = settings.has_token_ids(resolved)
         protocol = settings.protocol_for(self.config, probe["precision"], probe["rehearsal"], token_ids)
         key = Key(model, resolved["commit"], probe["device"]["id"], probe["environment"]["key"], short(protocol))
@@ -92,12 +100,26 @@ class Planner:
 
         return parameter
 
+    def priority(self, wildcards: Any) -> int:
+        """The most promising candidate of a key first, as its profile says; 0 before there is one, and for controls."""
+        profile = Path(KEY_PATTERN.format(**wildcards)) / "profile.json"
+        if not profile.is_file():
+            return 0
+        order: list[str] = read_json(profile)["order"]
+        name = wildcards.candidate
+        return len(order) - order.index(name) if name in order else 0
+
     def seen(self, wildcards: Any) -> str:
         """What a look at the slot's machine shows, so that its probe runs again when that changes.
 
         Only the main process records parameters; a job's own process may be on another machine and must not look.
         """
-        return self._signature if self._workflow.is_main_process else ""
+        if not self._workflow.is_main_process:
+            return ""
+        slot = wildcards.slot
+        if slot not in self._looks:
+            self._looks[slot] = look(slot, self.config["devices"].get(slot, {}), self._workflow)
+        return self._looks[slot]
 
     def seen_source(self, wildcards: Any) -> str:
         """What a look at the source shows, so that a changed local folder is resolved again."""
@@ -107,26 +129,42 @@ class Planner:
         """The source spec of a model."""
         return self.sources[wildcards.model]
 
-    @cached_property
-    def _signature(self) -> str:
-        return signature()
-
     def _opening(self) -> str:
+        if not self._workflow.local_exec:
+            # This machine's GPUs, or that it has none, say nothing of the slots.
+            through, slots = self._workflow.executor_plugin.name, ", ".join(self.config["devices"])
+            return f"exactgraph confirms {', '.join(settings.models(self.config))} through {through} on {slots}."
         try:
-            gpus = nvml.visible(nvml.gpus())
+            gpus = nvml.gpus()
         except UserError as error:
             return str(error)
-        if gpus:
-            return f"exactgraph confirms {', '.join(self.config['models'])}."
+        if nvml.visible(gpus):
+            return f"exactgraph confirms {', '.join(settings.models(self.config))}."
+        hidden = f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')} names none of this machine's GPUs"
         return (
-            f"REHEARSAL: this machine has no NVIDIA GPU. {self.config['rehearsal']['model']} goes through the whole workflow "
-            f"on the CPU with emulated capture, compared for exactness and never ranked for speed."
+            f"REHEARSAL: {hidden if gpus else 'this machine has no NVIDIA GPU'}. {self.config['rehearsal']['model']} goes "
+            f"through the whole workflow on the CPU with emulated capture, compared for exactness and never ranked for speed."
         )
+
+    def _check_profile(self) -> None:
+        # Snakemake passes over a --workflow-profile that does not exist without a word. A scheduler counts GPUs itself.
+        if self._workflow.local_exec and "gpu" not in self._workflow.global_resources:
+            sys.exit(
+                "Nothing says how many jobs may use a GPU at once: the profile on the command line does not exist, or does "
+                "not set 'resources: gpu'. Name a folder of profiles/, leave the option out, or add --resources gpu=1."
+            )
 
     def _refuse(self, slot: str, sentence: str) -> None:
         if slot not in self._refused:
             self._refused.add(slot)
             print(f"Slot {slot}: {sentence}", file=sys.stderr)
+
+
+def _discovered(path: str) -> Any:
+    try:
+        return read_json(Path(path))
+    except orjson.JSONDecodeError as error:
+        sys.exit(f"{path} is damaged ({error}): delete it and run again.")
 
 
 def shell_prefix() -> str:
