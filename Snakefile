@@ -1,7 +1,18 @@
 # Confirms each configured model on each configured slot: snakemake --cores 1 confirm
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
 
+from exactgraph.refusal import UserError
+from exactgraph.workflow.config import check_syntax
+
 min_version("9.27.1")
+
+try:
+    check_syntax(Path("config.yaml"))
+except UserError as error:
+    raise WorkflowError(str(error)) from None
 
 
 configfile: "config.yaml"

@@ -5,6 +5,7 @@ Stages are imported inside their commands, so that quick commands stay quick and
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from collections.abc import Callable
@@ -26,6 +27,7 @@ Key = Annotated[Path, typer.Argument(help="artifacts/<model>@<commit>/<device>/<
 Candidate = Annotated[str, typer.Option(help="Name of the candidate.")]
 Code = Annotated[str | None, typer.Option(help="Digest of the stage's code that the workflow planned with.")]
 Out = Annotated[Path, typer.Option(help="File to write.")]
+Jobs = Annotated[int, typer.Option(min=1, help="How many fresh processes may run at the same time.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -115,11 +117,23 @@ def baseline(
 
 
 @app.command()
-def freeze(key: Key, code: Code = None) -> None:
+def freeze(key: Key, jobs: Jobs = 1, code: Code = None) -> None:
     """Freeze the baseline once independent runs agree."""
     from exactgraph.stages import freeze as stage
 
-    stage.run(key, _code("freeze", code))
+    stage.run(key, _code("freeze", code), jobs)
+
+
+@app.command()
+def profile(
+    key: Key,
+    candidates: Annotated[str, typer.Option(help="Configured candidates in the ladder's order, separated by commas.")],
+    code: Code = None,
+) -> None:
+    """Find where eager's decode step spends its time, and what each candidate can touch of it."""
+    from exactgraph.stages import profile as stage
+
+    stage.run(key, _code("profile", code), [name for name in candidates.split(",") if name])
 
 
 @app.command()
@@ -151,11 +165,11 @@ def rank(
 
 
 @app.command()
-def confirm(key: Key, code: Code = None) -> None:
+def confirm(key: Key, jobs: Jobs = 1, code: Code = None) -> None:
     """Confirm the ranked candidates in fresh processes until one matches."""
     from exactgraph.stages import confirm as stage
 
-    stage.run(key, _code("confirm", code))
+    stage.run(key, _code("confirm", code), jobs)
 
 
 @app.command(hidden=True)
@@ -218,11 +232,20 @@ def _rows(root: Path) -> list[Row]:
 
 
 @app.command()
+def hotspots(file: Annotated[Path, typer.Argument(help="A profile.json, or a receipt.")]) -> None:
+    """Print where eager's decode step spends its time, and what each candidate can touch of it."""
+    from exactgraph.report.hotspots_table import hotspots as render
+
+    found = read_json(file)
+    print(render(found["predicate"]["profile"] if "predicate" in found else found, color=sys.stdout.isatty()))
+
+
+@app.command()
 def status(
     root: Annotated[Path, typer.Argument(help="Folder of receipts.")] = Path("artifacts"), as_json: Json = False
 ) -> None:
-    """List receipts: current, stale and why, missing."""
-    from exactgraph.report.table import status_table
+    """List devices, environments, protocols and models: receipts that are current, stale and why, or missing."""
+    from exactgraph.report.matrix import status_table
 
     rows = _rows(root)
     if as_json:
@@ -327,4 +350,10 @@ def main() -> None:
         run()
     except (UserError, Refused) as error:
         print(f"exactgraph: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = f" while writing {error.filename}" if error.filename else ""
+        print(f"exactgraph: The disk is full{where}: free some space and run again. What was there is whole.", file=sys.stderr)
         sys.exit(2)

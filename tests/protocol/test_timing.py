@@ -94,9 +94,8 @@ def test_every_run_is_compared_and_the_first_difference_kept() -> None:
 def test_pairs_alternate_and_compare_the_candidate() -> None:
     log: list[str] = []
     repetitions = Repetitions(EXPECTED, CPU)
-    # The first call of each is its warm-up, which is not counted.
-    repetitions.paired(Fake(log, "e"), Fake(log, "c", wrong_at=(0, 2)), ASKED, warmups=1, repetitions=2)
-    assert "".join(log) == "ec" + "ec" + "ce" + "ce" + "ec"
+    repetitions.paired(Fake(log, "e"), Fake(log, "c", wrong_at=(1,)), ASKED, 2)
+    assert "".join(log) == "ec" + "ce" + "ce" + "ec"
     assert [found["order"] for found in repetitions.pairs] == ["ec", "ce", "ce", "ec"]
     assert (repetitions.matches, repetitions.of) == (3, 4)
     assert repetitions.difference is not None
@@ -106,8 +105,23 @@ def test_pairs_alternate_and_compare_the_candidate() -> None:
         assert min(found[f"{who}_{what}"] for who in ("eager", "candidate") for what in ("s", "first_s")) > 0
 
 
+def test_warm_ups_are_run_and_not_counted() -> None:
+    log: list[str] = []
+    repetitions = Repetitions(EXPECTED, CPU)
+    repetitions.warm_up(Fake(log, "e"), Fake(log, "c", wrong_at=(0, 1)), ASKED, 2)
+    assert "".join(log) == "ecec" * len(ASKED)
+    assert (repetitions.matches, repetitions.of, repetitions.pairs) == (0, 0, [])
+
+
+def test_untimed_and_timed_runs_are_counted_together() -> None:
+    repetitions = Repetitions(EXPECTED, CPU)
+    repetitions.untimed(Fake([], "c", wrong_at=(0,)), ASKED, 3)
+    repetitions.paired(Fake([], "e"), Fake([], "c"), ASKED, 2)
+    assert (repetitions.matches, repetitions.of, len(repetitions.pairs)) == (9, 10, 4)
+
+
 def test_an_eager_that_left_its_baseline_ends_the_timing() -> None:
     repetitions = Repetitions(EXPECTED, CPU)
     with pytest.raises(EagerMoved, match="eager left its own baseline at heldout/1, step 1") as caught:
-        repetitions.paired(Fake([], "e", wrong_at=(1,)), Fake([], "c"), ASKED, warmups=0, repetitions=1)
+        repetitions.paired(Fake([], "e", wrong_at=(1,)), Fake([], "c"), ASKED, 1)
     assert caught.value.difference["got"] == 99

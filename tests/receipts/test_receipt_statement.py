@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from evidence_world import PROMPTS, World, altered, timing, traces
+from profiles import unprofiled
 
 from exactgraph.canonical import canonical_bytes, digest, file_digest, read_json
 from exactgraph.receipts.evidence import Inconsistent
@@ -75,9 +76,48 @@ def test_rehearsal(rehearsal: World) -> None:
     assert found["gpus"] == []
 
 
-def test_a_rehearsal_with_timings_is_still_one(rehearsal: World) -> None:
+def test_a_rehearsal_with_timings_is_none(rehearsal: World) -> None:
     rehearsal.validations["step"]["timing"] = timing(9.0)
-    assert predicate(rehearsal)["status"] == "rehearsal"
+    with pytest.raises(Inconsistent, match=r"timed pairs of step do not hold each held-out prompt as often .* \(0\)"):
+        predicate(rehearsal)
+
+
+def test_the_profile_is_in_the_receipt(world: World, rehearsal: World) -> None:
+    found = predicate(world)["profile"]
+    assert found["code"] == "e" * 16
+    assert (found["status"], found["attention"], found["prompt"], found["steps"]) == ("profiled", "default", "heldout/0", 8)
+    assert (found["step_ms"], found["gpu"]["busy_ms"]) == (100.0, 20.0)
+    assert found["reach"]["step"]["at_most"] == 5.0
+    assert found["order"] == ["step", "C022"]
+    untimed = predicate(rehearsal)["profile"]
+    assert (untimed["step_ms"], untimed["gpu"], untimed["kinds"]["norm"]["share"]) == (None, None, 0.1)
+
+
+def test_a_candidate_that_cannot_matter(world: World) -> None:
+    world.cannot_matter("C022")
+    found = predicate(world)
+    assert found["status"] == "optimized"
+    assert found["candidates"]["C022"]["verdict"] == "skipped"
+    assert found["candidates"]["C022"]["plan"]["status"] == "skipped"
+    assert found["candidates"]["C022"]["why"] == found["profile"]["skip"]["C022"]
+    assert "at most 1.001 times eager" in found["candidates"]["C022"]["why"]
+
+
+def test_what_cannot_matter_must_not_be_built(world: World) -> None:
+    world.cannot_matter("C022")
+    plan, validation = dict(world.plans["C022"]), dict(world.validations["C022"])
+    world.plans["C022"]["refusal"] = None
+    with pytest.raises(Inconsistent, match=r"The plan of C022 and profile\.json disagree"):
+        derive(world.write())
+    world.plans["C022"] = plan
+    world.validations["C022"] = validation | {"status": "refused"}
+    with pytest.raises(Inconsistent, match="C022 was not built, but its validation does not say skipped"):
+        derive(world.write())
+
+
+def test_a_profile_that_failed(world: World) -> None:
+    world.profile = unprofiled() | {"status": "failed", "why": "The profiler is missing."}
+    assert predicate(world)["profile"]["why"] == "The profiler is missing."
 
 
 def test_second_in_the_ranking(world: World) -> None:
@@ -133,6 +173,7 @@ def test_baseline_unstable(world: World) -> None:
     assert found["status"] == "baseline-unstable"
     assert "default, flash, efficient, math" in found["sentence"]
     assert "prompt long/0, step 18" in found["sentence"]
+    assert found["profile"]["status"] == "skipped"
 
 
 def test_no_exact_candidate(world: World) -> None:
@@ -252,6 +293,7 @@ def put(name: str, *path: str | int, value: Any) -> Callable[[dict[str, Any]], N
 
 
 STEP = "candidates/step/validation.json"
+UNBUILT = {"reason": "cannot-matter", "sentence": "It touches too little."}
 
 
 @pytest.mark.parametrize(
@@ -272,6 +314,17 @@ STEP = "candidates/step/validation.json"
         (put("frozen.json", "sets", "long", 0, "tokens", 0, value=1), "other traces than the baseline runs"),
         (put("reference.json", "attention", value="math"), "reference.json does not say"),
         (put("order.json", "order", value=[]), "order.json does not say"),
+        (put("skips.json", "skip", value=["C022"]), "skips.json does not say"),
+        (put("profile.json", "status", value="skipped"), "profile.json says skipped, and frozen.json frozen"),
+        (
+            put("profile.json", "attention", value="math"),
+            "its baseline is frozen under default",
+        ),
+        (put("profile.json", "kinds", "norm", "share", value=0.2), "sum to 1.100 of the host's time"),
+        (put("profile.json", "gpu", "busy_ms", value=2.0), "sum to 82.000 ms; the step takes 100.000 ms"),
+        (put("profile.json", "step_ms", value=None), "A rehearsal times nothing"),
+        (put("profile.json", "reach", "C022", "at_most", value=1.0), "other candidates than its figures show"),
+        (put("candidates/null/plan.json", "refusal", value=UNBUILT), "disagree on whether, and why, it cannot matter"),
         (put(STEP, "sets", "heldout", 0, "tokens", 0, value=1), "do not have the digest"),
         (put(STEP, "status", value="rejected"), "its comparison gives exact (bit-identical)"),
         (put(STEP, "grade", value="token-identical"), "gives exact (bit-identical)"),
@@ -282,6 +335,18 @@ STEP = "candidates/step/validation.json"
         (put(STEP, "timing", "candidate_tok_s", value=80.0), "give candidate_tok_s 59, not 80"),
         (put(STEP, "timing", "faster", value=False), "verdict on speed"),
         (put(STEP, "timing", "interval", value=[6.5, 7.0]), "does not hold its ratio"),
+        (
+            put(STEP, "timing", "pairs", value=timing(5.9)["pairs"][1:]),
+            "pairs of step do not hold each held-out prompt as often",
+        ),
+        (
+            put(STEP, "timing", "pairs", value=timing(5.9)["pairs"] * 2),
+            "pairs of step do not hold each held-out prompt as often",
+        ),
+        (
+            put(STEP, "timing", "pairs", 0, "prompt", value="heldout/1"),
+            "pairs of step do not hold each held-out prompt as often",
+        ),
         (put(STEP, "control", value=True), "whether it is a control"),
         (put(STEP, "candidate", value="C022"), "about candidate 'C022'"),
         (put("candidates/wrong-ulp/validation.json", "status", value="exact"), "gives rejected (None)"),
@@ -376,6 +441,10 @@ def test_the_schema_is_one_and_is_strict(world: World) -> None:
         ["predicate", "candidates", "step"],
         ["predicate", "confirmation"],
         ["predicate", "baseline"],
+        ["predicate", "profile"],
+        ["predicate", "profile", "gpu"],
+        ["predicate", "profile", "kinds", "norm"],
+        ["predicate", "profile", "reach", "step"],
     ):
         bent = read_json(world.write() / "receipt.json")
         found = bent

@@ -5,8 +5,7 @@ from __future__ import annotations
 from evidence_world import PROMPTS, World, altered, traces
 
 from exactgraph.receipts.statement import derive
-from exactgraph.receipts.status import Row
-from exactgraph.report.table import status_table, table
+from exactgraph.report.table import table
 
 
 def lines(world: World) -> list[str]:
@@ -82,25 +81,12 @@ def test_the_text_of_an_error_does_not_flood_the_table(world: World) -> None:
     assert sum("very long" in line for line in found) <= 4
 
 
+def test_what_was_not_built_says_why(world: World) -> None:
+    world.cannot_matter("C022")
+    found = lines(world)
+    assert row(found, "C022")[:2] == ["C022", "skipped"]
+    assert "C022        It touches mlp, 0.1% of the host's time in a step: at most 1.001 times eager" in "\n".join(found)
+
+
 def test_colour(world: World) -> None:
     assert "\x1b[1;32m" in table(derive(world.write()), color=True)
-
-
-def test_status_table() -> None:
-    rows = [
-        Row("m@1", "nvidia-x", "0123456789abcdef", "p", "optimized", "step", "current"),
-        Row(
-            "m@2",
-            "nvidia-x",
-            "0123456789abcdef",
-            "p",
-            "not-faster",
-            None,
-            "stale",
-            ["torch was 1, is 2", "driver was 3, is 4"],
-        ),
-    ]
-    found = status_table(rows).splitlines()
-    assert any(line.split() == ["m@1", "nvidia-x", "01234567", "optimized", "step", "current"] for line in found)
-    assert found[-1] == "m@2 on nvidia-x, stale: torch was 1, is 2; driver was 3, is 4."
-    assert status_table([]) == "No receipts, and none wanted.\n"

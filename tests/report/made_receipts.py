@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import made_profiles
+
 from exactgraph.canonical import read_json
 from exactgraph.receipts.schema import problems
 
@@ -18,8 +20,9 @@ MOVED = {"prompt": "heldout/2", "step": 17, "expected": 812, "got": 4711, "margi
 
 
 def minicpm5() -> Receipt:
-    """The optimized run on MiniCPM5-1B's shapes."""
+    """The optimized run on MiniCPM5-1B's shapes, with invented hotspots."""
     receipt: Receipt = read_json(MINICPM5)
+    made_profiles.add(receipt["predicate"])
     return receipt
 
 
@@ -35,7 +38,8 @@ def rehearsal() -> Receipt:
     predicate["device"] = {"id": "cpu-x86_64", "kind": "cpu", "name": "Some CPU", "capability": None, "sm_count": None}
     predicate["device"] |= {"memory_gb": 0, "mig": None}
     predicate["environment"]["facts"] = {"torch": "2.13.0+cpu", "threads": "2"}
-    predicate["protocol"]["whole"] |= {"rehearsal": True, "dtype": "fp32"}
+    predicate["protocol"]["whole"] |= {"rehearsal": True, "dtype": "fp32", "timed": 0}
+    predicate["profile"] = made_profiles.rehearsed()
     predicate["gpus"], predicate["precision"], predicate["status"] = [], "fp32", "rehearsal"
     predicate["sentence"] = (
         "In a rehearsal on cpu-x86_64, step reproduced the baseline (bit-identical), also on prompts and lengths that "
@@ -94,6 +98,7 @@ def unstable() -> Receipt:
     receipt = minicpm5()
     for name in receipt["predicate"]["candidates"]:
         stop(receipt, name, "skipped", "There is no stable baseline.")
+    receipt["predicate"]["profile"] = made_profiles.unprofiled("skipped", "There is no baseline to profile.")
     baseline = receipt["predicate"]["baseline"]
     failed = {"reason": "generate-failed", "sentence": "It cannot run here."}
     baseline["attempts"][1] |= {"agree": False, "failed": failed}
@@ -159,6 +164,8 @@ def long_ladder() -> Receipt:
     candidates["static-compile"] = copy.deepcopy(candidates["C022"])
     reject(receipt, "compile")
     stop(receipt, "static-compile", "refused", "There is no compiler on this machine.")
+    candidates["static"] = copy.deepcopy(candidates["static-compile"])
+    stop(receipt, "static", "skipped", made_profiles.NEVER)
     return checked(receipt)
 
 

@@ -23,6 +23,7 @@ from exactgraph.stages.report import run
 from exactgraph.workflow.config import protocol_for
 
 SECTIONS = [
+    "Hotspots",
     "Rejected, refused and failed candidates",
     "Controls",
     "Confirmation",
@@ -101,7 +102,7 @@ def test_every_status_renders(status: str) -> None:
     assert f"> **{label}**" in text
     assert label in words(page)
     headings = re.findall(r"^### (.*)$", text, re.MULTILINE)
-    assert headings[1:9] == SECTIONS
+    assert headings[1:10] == SECTIONS
     assert re.findall(r"<h3>(.*?)</h3>", page) == headings
     Page(page)
     assert receipt["predicate"]["sentence"] in words(page)
@@ -180,14 +181,16 @@ def test_texts_stay_texts() -> None:
     predicate["candidates"]["C022"]["why"] = evil
     predicate["environment"]["facts"]["<b>fact"] = '"><img src=x onerror=alert(1)>'
     predicate["model"]["source"] = "path:/a`b|c"
+    predicate["profile"]["reach"]["C022"]["touches"] = [evil]
     predicate["sentence"] = evil
     text, page = both(receipt)
     tags = {tag for tag, _ in Page(page).elements}
     assert not tags & {"script", "img", "b&gt;"}
-    assert words(page).count("&lt;script&gt;alert(1)&lt;/script&gt;") == 2
+    assert words(page).count("&lt;script&gt;alert(1)&lt;/script&gt;") == 3
     assert "<script>" not in text.replace("\\<script\\>", "")
-    row = next(line for line in text.splitlines() if line.startswith("| `C022`"))
-    assert len(re.findall(r"(?<!\\)\|", row)) == 6
+    touching, refused = (line for line in text.splitlines() if line.startswith("| `C022`"))
+    assert len(re.findall(r"(?<!\\)\|", touching)) == 9
+    assert len(re.findall(r"(?<!\\)\|", refused)) == 6
     assert "\n# heading" not in text
 
 
@@ -230,7 +233,9 @@ def test_several_receipts_are_one_page() -> None:
 
 
 def test_the_stage_writes_both_files(tmp_path: Path) -> None:
-    run([MINICPM5], tmp_path / "report")
+    receipt = tmp_path / "receipt.json"
+    write_json(receipt, minicpm5())
+    run([receipt], tmp_path / "report")
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["report.html", "report.md"]
     assert (tmp_path / "report" / "report.md").read_text() == both(minicpm5())[0]
 

@@ -24,7 +24,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
     for stage in (build, validate):
         monkeypatch.setattr(stage, "open_model", no_bench)
-    return key_folder.make(tmp_path)
+    place = key_folder.make(tmp_path)
+    write_json(place.folder / "profile.json", {"skip": {}})
+    return place
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -55,6 +57,18 @@ def test_a_candidate_is_planned_on_the_model(place: Place, name: str) -> None:
     write_json(place.folder / "frozen.json", {"status": "frozen"})
     with pytest.raises(AssertionError, match="a model was loaded"):
         build.run(place.folder, CODE, name)
+
+
+def test_what_the_profile_skips_is_not_built(place: Place) -> None:
+    write_json(place.folder / "frozen.json", {"status": "frozen"})
+    write_json(place.folder / "profile.json", {"skip": {"C022": "It cannot matter."}})
+    build.run(place.folder, CODE, "C022")
+    plan = read_json(place.plan_path("C022"))
+    assert (plan["status"], plan["decisions"]) == ("skipped", {})
+    assert plan["refusal"] == {"reason": "cannot-matter", "sentence": "It cannot matter."}
+    validate.run(place.folder, CODE, "C022")
+    validation = read_json(place.validation_path("C022"))
+    assert (validation["status"], validation["why"]) == ("skipped", "It cannot matter.")
 
 
 def test_a_refused_plan_is_a_refused_validation_with_its_sentence(place: Place) -> None:

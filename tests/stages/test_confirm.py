@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from key_folder import sets
 
 from exactgraph.canonical import read_json, write_json
-from exactgraph.refusal import Refused
+from exactgraph.refusal import Refused, UserError
 from exactgraph.stages import confirm
 from exactgraph.stages.place import Place
 
@@ -27,7 +28,7 @@ def attempt(name: str, status: str) -> dict[str, Any]:
 
 
 def confirmed(
-    place: Place, monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, str], status: str | None = None
+    place: Place, monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, str], status: str | None = None, jobs: int = 1
 ) -> tuple[dict[str, Any], list[str]]:
     """The confirmation, and which candidates were tried, where ``outcomes`` says how each ends, in the ranking's order."""
     ranking = {
@@ -42,12 +43,15 @@ def confirmed(
     def attempt_fresh(folder: Path, name: str) -> dict[str, Any]:
         assert folder == place.folder
         tried.append(name)
+        if outcomes[name] == "killed":
+            raise UserError(f"{name} was killed.")
         return attempt(name, outcomes[name])
 
     monkeypatch.setattr(confirm, "attempt_fresh", attempt_fresh)
-    confirm.run(place.folder, CODE)
+    confirm.run(place.folder, CODE, jobs)
     result = read_json(place.folder / "confirmation.json")
-    assert [found["candidate"] for found in result["attempts"]] == tried
+    if jobs == 1:
+        assert [found["candidate"] for found in result["attempts"]] == tried
     assert (result["stage"], result["code"]) == ("confirm", CODE)
     return result, tried
 
@@ -78,6 +82,44 @@ def test_a_control_that_was_not_caught_ends_everything(place: Place, monkeypatch
     assert (result["status"], result["confirmed"]) == ("controls-failed", None)
     assert result["sentence"] == f"The control wrong-late ended {ended} at confirmation; it must end in a mismatch."
     assert tried == ["wrong-late"], "nothing is confirmed by a gate that does not work"
+
+
+@pytest.mark.parametrize(
+    "outcomes",
+    [
+        {"wrong-late": "mismatch", "step": "matched", "C022": "matched"},
+        {"wrong-late": "mismatch", "step": "failed", "C022": "matched"},
+        {"wrong-late": "mismatch", "step": "mismatch", "C022": "mismatch"},
+        {"wrong-late": "matched", "step": "matched"},
+        {"wrong-late": "failed", "step": "killed"},
+    ],
+)
+def test_what_runs_ahead_changes_nothing(place: Place, monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, str]) -> None:
+    alone, one_by_one = confirmed(place, monkeypatch, outcomes)
+    beside, tried = confirmed(place, monkeypatch, outcomes, jobs=2)
+    assert beside == alone
+    assert set(tried) == {"wrong-late", "step", *one_by_one}, "only the control and the first candidate are run ahead"
+
+
+def test_an_error_of_what_is_needed_ends_the_stage(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="step was killed"):
+        confirmed(place, monkeypatch, {"wrong-late": "mismatch", "step": "killed", "C022": "matched"}, jobs=2)
+    assert not (place.folder / "confirmation.json").exists()
+
+
+def test_the_controls_and_the_first_candidate_run_at_the_same_time(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = ["wrong-late", "step", "C022"]
+    candidates = {name: {"control": name == "wrong-late"} for name in order}
+    write_json(place.folder / "ranking.json", {"status": None, "order": order, "candidates": candidates})
+    together = threading.Barrier(2)
+
+    def meets(folder: Path, name: str) -> dict[str, Any]:
+        together.wait(timeout=20)
+        return attempt(name, "mismatch" if name == "wrong-late" else "matched")
+
+    monkeypatch.setattr(confirm, "attempt_fresh", meets)
+    confirm.run(place.folder, CODE, 2)
+    assert read_json(place.folder / "confirmation.json")["confirmed"] == "step"
 
 
 def test_a_ranking_with_nothing_to_confirm_is_passed_on(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

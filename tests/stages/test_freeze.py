@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +51,7 @@ def frozen(
     write_runs(place, "default", default)
     spawned = Spawned(place, backends)
     monkeypatch.setattr(freeze, "run_fresh", spawned)
-    freeze.run(place.folder, CODE)
+    freeze.run(place.folder, CODE, 1)
     return read_json(place.folder / "frozen.json"), spawned.asked
 
 
@@ -72,7 +74,7 @@ def test_when_and_how_fast_the_runs_were_is_not_in_the_bytes(tmp_path: Path, mon
         for number, pid in zip((1, 2, 3), order, strict=True):
             record = {**key_folder.run("default", number, sets()), "process": {"pid": pid, "seconds": pid * 1.5}}
             write_json(place.baseline_path("default", number), record)
-        freeze.run(place.folder, CODE)
+        freeze.run(place.folder, CODE, 1)
         contents.append([(place.folder / file).read_bytes() for file in ("frozen.json", "reference.json")])
     assert contents[0] == contents[1]
 
@@ -147,5 +149,56 @@ def test_a_process_that_ends_in_an_error_ends_the_stage(place: Place, monkeypatc
     write_runs(place, "default", OTHER_TOKEN)
     monkeypatch.setattr(freeze, "run_fresh", fails)
     with pytest.raises(UserError):
-        freeze.run(place.folder, CODE)
+        freeze.run(place.folder, CODE, 1)
+    assert not (place.folder / "frozen.json").exists()
+
+
+def test_the_processes_of_one_backend_run_at_the_same_time(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = threading.Barrier(3)
+
+    def meets(*arguments: str) -> None:
+        together.wait(timeout=20)
+        number = int(arguments[arguments.index("--run") + 1])
+        write_json(place.baseline_path("flash", number), key_folder.run("flash", number, sets()))
+
+    write_runs(place, "default", OTHER_TOKEN)
+    monkeypatch.setattr(freeze, "run_fresh", meets)
+    freeze.run(place.folder, CODE, 3)
+    assert read_json(place.folder / "frozen.json")["attention"] == "flash"
+
+
+def test_no_more_processes_run_than_there_are_jobs(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    running: list[int] = []
+    most = []
+
+    def counts(*arguments: str) -> None:
+        running.append(1)
+        most.append(len(running))
+        time.sleep(0.05)
+        running.pop()
+        number = int(arguments[arguments.index("--run") + 1])
+        write_json(place.baseline_path("flash", number), key_folder.run("flash", number, sets()))
+
+    write_runs(place, "default", OTHER_TOKEN)
+    monkeypatch.setattr(freeze, "run_fresh", counts)
+    freeze.run(place.folder, CODE, 2)
+    assert max(most) == 2
+
+
+def test_the_first_error_is_raised_when_the_others_have_ended(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    together, ended = threading.Barrier(3), []
+
+    def fails_or_ends_later(*arguments: str) -> None:
+        number = int(arguments[arguments.index("--run") + 1])
+        together.wait(timeout=20)
+        if number < 3:
+            raise UserError(f"Run {number} failed.")
+        time.sleep(0.2)
+        ended.append(number)
+
+    write_runs(place, "default", OTHER_TOKEN)
+    monkeypatch.setattr(freeze, "run_fresh", fails_or_ends_later)
+    with pytest.raises(UserError, match=r"Run 1 failed\."):
+        freeze.run(place.folder, CODE, 3)
+    assert ended == [3]
     assert not (place.folder / "frozen.json").exists()

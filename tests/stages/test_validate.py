@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from small_model import HELDOUT, REPETITIONS
 
 from exactgraph.candidates.base import Candidate, Context, Decisions, Installation
 from exactgraph.candidates.registry import candidate
-from exactgraph.canonical import write_json
 from exactgraph.environment.gpulock import Hold
 from exactgraph.protocol.grades import TOKEN_IDENTICAL
 from exactgraph.protocol.questions import Question
-from exactgraph.protocol.trace import record_sets
 from exactgraph.stages.loaded import Loaded
-from exactgraph.stages.place import Place
 from exactgraph.stages.validate import _validate
-
-CPU = torch.device("cpu")
-REPETITIONS = 3
-HELDOUT = [Question("heldout/0", (0, 7, 9, 30), 6), Question("heldout/1", (0, 21, 4), 6)]
-LONG = [Question("long/0", (0, 3), 20)]
 
 
 class Swaps(Candidate):
@@ -46,36 +39,56 @@ class Dies(Candidate):
         raise ZeroDivisionError("in the candidate")
 
 
-@pytest.fixture
-def loaded(tmp_path: Path) -> Loaded:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        vocab_size=64,
-        initializer_range=0.3,
-    )
-    model = LlamaForCausalLM(config).eval()
-    model.generation_config.eos_token_id = None
-    questions = {"heldout": HELDOUT, "long": LONG}
-    sets = record_sets(model.generate, questions, CPU, lambda name: None)
-    write_json(tmp_path / "frozen.json", {"status": "frozen", "attention": "default", "sets": sets})
-    protocol = {"rehearsal": True, "repetitions": REPETITIONS, "warmups": 0, "step_lengths": 64}
-    hold = Hold(None, None)
-    return Loaded(Place(tmp_path), model, None, questions, protocol, {}, {}, CPU, hold, time.time())
-
-
 @pytest.mark.parametrize("name", ["null", "C022", "C026", "step"])
 def test_an_exact_candidate_is_compared_in_every_repetition(loaded: Loaded, name: str) -> None:
     result = _validate(loaded, candidate(name), {"lengths": 64, "capacity": 64})
     assert (result["status"], result["grade"]) == ("exact", "bit-identical")
     assert result["comparison"]["matches"] == result["comparison"]["of"] == REPETITIONS * len(HELDOUT)
     assert result.get("timing") is None, "a rehearsal is never timed"
+
+
+class Watched(Hold):
+    """A GPU's hold that knows whether it is held alone now."""
+
+    def __init__(self) -> None:
+        super().__init__(None, None)
+        self.is_alone = False
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        self.is_alone = True
+        yield
+        self.is_alone = False
+
+
+def test_only_what_is_timed_has_the_gpu_alone(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    from exactgraph.protocol import timing
+    from exactgraph.stages import validate
+
+    hold = Watched()
+    calls: list[tuple[str, bool]] = []
+    real = timing.ask
+
+    def ask(generate: Any, question: Question, device: torch.device) -> tuple[list[int], float]:
+        if question.new_tokens > 1:
+            calls.append((question.id, hold.is_alone))
+        return real(generate, question, device)
+
+    def floor(loaded: Loaded) -> dict[str, Any]:
+        assert hold.is_alone
+        return {"copy_bandwidth_bytes_s": 1e12, "step_weight_bytes": 1}
+
+    monkeypatch.setattr(timing, "ask", ask)
+    monkeypatch.setattr(validate, "_floor", floor)
+    protocol = {**loaded.protocol, "rehearsal": False, "repetitions": 3, "timed": 2, "warmups": 1}
+    result = _validate(replace(loaded, protocol=protocol, hold=hold), candidate("null"), {})
+    assert result["comparison"]["matches"] == result["comparison"]["of"] == 3 * len(HELDOUT)
+    pairs = [(pair["prompt"], pair["repetition"]) for pair in result["timing"]["pairs"]]
+    assert pairs == [(question.id, repetition) for repetition in range(2) for question in HELDOUT]
+    # One untimed repetition and a warm-up of both on every prompt; then eager and the candidate, twice.
+    assert [alone for _, alone in calls] == [False] * 3 * len(HELDOUT) + [True] * 2 * 2 * len(HELDOUT)
+    # Without a GPU the candidate's profile fails, which decides nothing.
+    assert "no work on a GPU" in result["measured"]["profile"]["failed"]
 
 
 def test_of_a_rejected_candidate_the_repetitions_show_how_often_it_differs(loaded: Loaded) -> None:
@@ -110,7 +123,7 @@ def test_eager_that_left_its_baseline_is_told_from_a_candidate_that_differs(
     from exactgraph.stages import validate
 
     monkeypatch.setattr(validate, "_floor", lambda loaded: {})
-    moved = replace(loaded, protocol={**loaded.protocol, "rehearsal": False})
+    moved = replace(loaded, protocol={**loaded.protocol, "rehearsal": False, "timed": 1})
     real = Repetitions.paired
 
     def eager_moves(self: Repetitions, eager: Any, *others: Any) -> None:

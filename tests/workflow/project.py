@@ -27,7 +27,7 @@ CONFIG: dict[str, Any] = {
 CANDIDATES = ("null", "wrong-ulp", "wrong-late", "C022", "step")
 RUN_ALL = {
     *("probe local", f"resolve {MODEL}", f"download {SLUG}", "environment", "protocol"),
-    *("baseline 1", "baseline 2", "baseline 3", "freeze", "rank", "confirm", "receipt", "report"),
+    *("baseline 1", "baseline 2", "baseline 3", "freeze", "profile", "rank", "confirm", "receipt", "report"),
     *(f"{stage} {candidate}" for stage in ("build", "validate") for candidate in CANDIDATES),
 }
 
@@ -107,10 +107,14 @@ class Project:
 
     def ran(self) -> set[str]:
         """The stages that the last command ran; none may have run twice."""
-        file = self.folder / "ran.txt"
-        names = file.read_text().splitlines() if file.exists() else []
+        names = self.ran_in_order()
         assert len(set(names)) == len(names), names
         return set(names)
+
+    def ran_in_order(self) -> list[str]:
+        """The stages that the last command ran, in the order in which they began."""
+        file = self.folder / "ran.txt"
+        return file.read_text().splitlines() if file.exists() else []
 
     def find(self, name: str) -> Path:
         """The one file of this name (a path below the key's folder) among the artifacts."""

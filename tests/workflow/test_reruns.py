@@ -27,6 +27,15 @@ def test_unchanged_runs_nothing(finished: Project) -> None:
     assert finished.ran() == set()
 
 
+def test_more_cores_are_for_fresh_processes_and_run_nothing_again(finished: Project) -> None:
+    for cores, freeze, confirm in (("1", 1, 1), ("4", 3, 2)):
+        finished.run("--cores", cores, "confirm")
+        assert finished.ran() == set()
+        finished.run("--cores", cores, "--forcerun", "freeze", "confirmation", "--", "confirm")
+        said = {stage: next(finished.folder.glob(f"logs/**/{stage}.log")).read_text() for stage in ("freeze", "confirm")}
+        assert said == {"freeze": f"{freeze} at a time\n", "confirm": f"{confirm} at a time\n"}
+
+
 @pytest.mark.slow
 def test_touched_sources_run_nothing(finished: Project) -> None:
     for file in finished.package.rglob("*.py"):
@@ -48,6 +57,7 @@ def test_first_run_ends_with_the_table(project: Project) -> None:
     [
         ("candidates/step.py", {"build step", "validate step", *END}),
         ("protocol/compare.py", {"freeze", *VALIDATIONS, *END}),
+        slow("stages/profile.py", {"profile", "receipt", "report"}),
         slow("candidates/base.py", {f"{s} {c}" for s in ("build", "validate") for c in ("C022", "step")} | END),
         slow("candidates/fused.py", set()),
         slow("protocol/traces.py", {*BASELINES, "freeze", *VALIDATIONS, *END}),
@@ -121,10 +131,28 @@ def test_a_precision_is_another_protocol_and_back(finished: Project) -> None:
 def test_a_configured_candidate_less_and_more(finished: Project) -> None:
     finished.configure(candidates=["C022"])
     finished.run()
-    assert finished.ran() == END
+    assert finished.ran() == {"profile", *END}
     finished.configure(candidates=["C022", "fused"])
     finished.run()
-    assert finished.ran() == {"build fused", "validate fused", *END}
+    assert finished.ran() == {"profile", "build fused", "validate fused", *END}
+
+
+@pytest.mark.slow
+def test_the_most_promising_candidate_is_built_first(project: Project) -> None:
+    project.configure(candidates=["C022", "step", "fused"])
+    project.run()
+    ran = project.ran_in_order()
+    built = [name for name in ran if name.startswith("build ")]
+    assert built[:3] == ["build fused", "build step", "build C022"]
+    assert ran.index("profile") < ran.index(built[0])
+
+
+@pytest.mark.slow
+def test_builds_run_again_where_the_profile_skips_others_than_before(finished: Project) -> None:
+    finished.machine(pointless=["C022"])
+    finished.edit("stages/profile.py")
+    finished.run()
+    assert finished.ran() == {"profile", *BUILDS, *VALIDATIONS, *END}
 
 
 @pytest.mark.slow

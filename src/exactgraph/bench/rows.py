@@ -81,8 +81,9 @@ def _compared(stand: Stand, reference: Reference, floor: Floor | None, chosen: C
             return row
         repetitions = Repetitions(expected, stand.device)
         if floor is not None and chosen.timed:
+            repetitions.warm_up(session.eager, session.generate, asked, settings.warmups)
             with stand.hold.alone():
-                repetitions.paired(session.eager, session.generate, asked, settings.warmups, settings.repetitions)
+                repetitions.paired(session.eager, session.generate, asked, settings.repetitions)
         else:
             repetitions.untimed(session.generate, asked, settings.repetitions)
         row |= _verdict(repetitions.counted(recorded), chosen) | _cost(context, stand.timed) | _steps(session)

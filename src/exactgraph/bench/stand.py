@@ -21,6 +21,7 @@ from exactgraph.protocol.questions import Question, longest, questions
 from exactgraph.refusal import UserError
 from exactgraph.runtime.attention import BACKENDS, DEFAULT
 from exactgraph.runtime.load import default_device, load_model, load_tokenizer
+from exactgraph.sources.spec import allows_code
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,9 @@ def open_stand(located: Located, settings: Settings) -> Iterator[Stand]:
     with hold_gpu(found[0].device.id if found else this_cpu().id) as hold:
         environment = present(settings.dtype)
         device = default_device()
-        try:
-            tokenizer = load_tokenizer(located.folder) if located.has_text else None
-            model = load_model(located.folder, environment["precision"], device)
-        except (OSError, ValueError, KeyError, RuntimeError) as error:  # what transformers and torch make of a folder
-            raise UserError(f"The model in {located.folder} cannot be loaded: {first_line(error)}") from error
+        remote_code = located.manifest is not None and allows_code(located.manifest["source"])
+        tokenizer = load_tokenizer(located.folder, remote_code) if located.has_text else None
+        model = load_model(located.folder, environment["precision"], device, remote_code)
         asked = questions(settings.sets(), located.folder, tokenizer)
         _check_length(model, longest(asked, settings.prompt_set))
         model.generation_config.eos_token_id = None  # answers stop at their length, as in the workflow

@@ -26,7 +26,9 @@ class Compile(Candidate):
         return {"compiled": "forward", "cache": "dynamic"}
 
     def install(self, model: Any, decisions: Decisions, context: Context) -> Installation:
-        return Installation(forwards={model: torch.compile(model.forward)})
+        # Lengths change with every step: a compiler that is not told compiles for the first, again for the second, and only
+        # then for any.
+        return Installation(forwards={model: torch.compile(model.forward, dynamic=True)})
 
 
 class Static(Candidate):

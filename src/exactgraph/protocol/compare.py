@@ -47,6 +47,11 @@ def token_difference(expected: dict[str, Any], tokens: list[int]) -> Difference 
     return _difference(expected, step, want_end, got_end, "length")
 
 
+def first_tokens(trace: dict[str, Any], count: int) -> dict[str, Any]:
+    """``trace`` as a call that generates ``count`` tokens would have left it. Greedy answers begin alike, however long."""
+    return {**trace, "tokens": trace["tokens"][:count]}
+
+
 def _difference(expected: dict[str, Any], step: int, want: int | None, got: int | None, kind: str) -> Difference:
     margins: list[float] = expected["margins"]
     margin = margins[step] if step < len(margins) else None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from exactgraph.protocol.compare import Comparison, Difference, token_difference
+from exactgraph.protocol.compare import Comparison, Difference, first_tokens, token_difference
 from exactgraph.protocol.questions import Question
 from exactgraph.protocol.trace import Generate, Trace, greedy
 
@@ -56,6 +56,10 @@ class Repetitions:
         elif self.difference is None:
             self.difference = difference
 
+    def compare_short(self, question: Question, tokens: list[int]) -> None:
+        """A candidate's run that generated fewer tokens than asked: not counted, but a difference in it is one."""
+        self.difference = self.difference or token_difference(first_tokens(self._expected[question.id], len(tokens)), tokens)
+
     def counted(self, recorded: Comparison) -> Comparison:
         """``recorded`` with the counts of answers of these repetitions; logits stay those of the recorded pass."""
         return {
@@ -71,11 +75,19 @@ class Repetitions:
             for question in asked:
                 self.compare(question, ask(candidate, question, self._device)[0])
 
-    def paired(self, eager: Generate, candidate: Generate, asked: list[Question], warmups: int, repetitions: int) -> None:
-        """Run eager and candidate in turn, the order of each pair the other way round than the last."""
+    def warm_up(self, eager: Generate, candidate: Generate, asked: list[Question], warmups: int) -> None:
+        """Run both on every question and keep nothing of it, so that what only a first call does is not timed.
+
+        Every question, because a first call may be one of its length: cuDNN plans attention anew for each. A candidate that
+        replays would leave its eager cold.
+        """
         for _ in range(warmups):
-            for generate in (eager, candidate):
-                ask(generate, asked[0], self._device)
+            for question in asked:
+                for generate in (eager, candidate):
+                    ask(generate, question, self._device)
+
+    def paired(self, eager: Generate, candidate: Generate, asked: list[Question], repetitions: int) -> None:
+        """Run eager and candidate in turn, the order of each pair the other way round than the last."""
         for repetition in range(repetitions):
             for index, question in enumerate(asked):
                 order = "ec" if (repetition + index) % 2 == 0 else "ce"

@@ -17,7 +17,7 @@ import orjson
 
 from exactgraph.canonical import digest, short
 from exactgraph.refusal import UserError
-from exactgraph.workflow.handoff import order_of, reference_of
+from exactgraph.workflow.handoff import order_of, reference_of, skips_of
 
 ENVIRONMENT = "../environment.json"
 MODEL = "../../../model.json"
@@ -69,6 +69,10 @@ class Evidence:
         return self._object("frozen.json")
 
     @property
+    def profile(self) -> dict[str, Any]:
+        return self._object("profile.json")
+
+    @property
     def ranking(self) -> dict[str, Any]:
         return self._object("ranking.json")
 
@@ -112,7 +116,7 @@ def run_folder(attention: str) -> str:
 def load(key_dir: Path) -> Evidence:
     """Read every evidence file of ``key_dir`` and check keys, baseline and freeze against each other."""
     evidence = Evidence(key_dir)
-    for name in (MODEL, ENVIRONMENT, "protocol.json", "frozen.json", "ranking.json", "confirmation.json"):
+    for name in (MODEL, ENVIRONMENT, "protocol.json", "frozen.json", "profile.json", "ranking.json", "confirmation.json"):
         evidence.read(name)
     attentions = [attempt["attention"] for attempt in evidence.frozen["attempts"]]
     for name in (*attentions, *evidence.candidates):
@@ -198,7 +202,11 @@ def _runs_agree(evidence: Evidence, attention: str) -> bool:
 def _check_handoffs(evidence: Evidence) -> None:
     """The small files that stages passed on say what the files they were taken from say."""
     plans = {candidate: evidence.plan(candidate) for candidate in evidence.ranking["order"]}
-    handoffs = {"reference.json": reference_of(evidence.frozen), "order.json": order_of(evidence.ranking, plans)}
+    handoffs = {
+        "reference.json": reference_of(evidence.frozen),
+        "skips.json": skips_of(evidence.profile),
+        "order.json": order_of(evidence.ranking, plans),
+    }
     for name, expected in handoffs.items():
         if evidence.read(name) != expected:
             raise Inconsistent(f"{name} does not say what the file that it was taken from says.")

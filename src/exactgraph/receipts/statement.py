@@ -11,6 +11,7 @@ from typing import Any
 from exactgraph.canonical import short, write_json
 from exactgraph.receipts.evidence import Evidence, Inconsistent, load, run_folder
 from exactgraph.receipts.outcome import Outcome, conclude, verdict
+from exactgraph.receipts.profile import profile
 from exactgraph.receipts.verdict import Finding, find
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -60,6 +61,7 @@ def _statement(evidence: Evidence, findings: dict[str, Finding], outcome: Outcom
             "protocol": {"key": short(evidence.protocol), "whole": evidence.protocol},
             "gpus": _gpus(evidence),
             "baseline": _baseline(evidence),
+            "profile": profile(evidence),
             "candidates": {name: _candidate(evidence, finding, outcome) for name, finding in findings.items()},
             "ranking": {
                 "sha256": evidence.digests["ranking.json"],
@@ -121,7 +123,7 @@ def _gpus(evidence: Evidence) -> list[str]:
     for attempt in evidence.frozen["attempts"]:
         folder = run_folder(attempt["attention"])
         records += [evidence.values[name] for name in evidence.values if name.rpartition("/")[0] == folder]
-    records += [evidence.validation(name) for name in evidence.candidates]
+    records += [evidence.profile, *(evidence.validation(name) for name in evidence.candidates)]
     records += evidence.confirmation["attempts"]
     uuids = {process["gpu_uuid"] for record in records if (process := record.get("process"))}
     return sorted(uuid for uuid in uuids if uuid)

@@ -60,7 +60,7 @@ def _find_one(evidence: Evidence, candidate: str, attempt: dict[str, Any] | None
         raise Inconsistent(f"Candidate {candidate}: the files disagree on whether it is a control.")
     if status in (EXACT, REJECTED):
         comparison, reached = _recheck_validation(evidence, candidate)
-    faster = _recheck_timing(candidate, validation.get("timing"))
+    faster = _recheck_timing(evidence, candidate)
     confirmed = None
     if attempt is not None:
         if status != EXACT:
@@ -105,11 +105,19 @@ def _recheck_validation(evidence: Evidence, candidate: str) -> tuple[dict[str, A
     return dict(merged), judged["grade"]
 
 
-def _recheck_timing(candidate: str, timing: dict[str, Any] | None) -> bool | None:
+def _recheck_timing(evidence: Evidence, candidate: str) -> bool | None:
     """Whether the candidate was measured faster. All figures but the bootstrap interval follow from the pairs."""
+    timing = evidence.validation(candidate).get("timing")
     if timing is None:
         return None
     pairs, (low, high) = timing["pairs"], timing["interval"]
+    prompts, timed = evidence.protocol["sets"][VALIDATION_SET]["prompts"], evidence.protocol["timed"]
+    asked = sorted((repetition, prompt["id"]) for repetition in range(timed) for prompt in prompts)
+    # Pairs left out or counted twice could make any candidate faster.
+    if sorted((pair["repetition"], pair["prompt"]) for pair in pairs) != asked:
+        raise Inconsistent(
+            f"The timed pairs of {candidate} do not hold each held-out prompt as often as the protocol asks ({timed})."
+        )
     figures = {
         "ratio": math.exp(math.fsum(math.log(pair["eager_s"] / pair["candidate_s"]) for pair in pairs) / len(pairs)),
         "eager_tok_s": _decode_rate(pairs, "eager"),

@@ -6,6 +6,7 @@ from typing import Any
 
 from exactgraph.report.document import Banner, Block, Document, Figures, Heading, Mono, Paragraph
 from exactgraph.report.findings import baseline, confirmation, controls, rejected
+from exactgraph.report.hotspots import hotspots
 from exactgraph.report.ladder import ladder
 from exactgraph.report.provenance import environment, protocol, repeat
 from exactgraph.report.published import published
@@ -36,7 +37,7 @@ def _receipt(receipt: dict[str, Any]) -> list[Block]:
     if not rehearsal(predicate):
         blocks = [*blocks[1:], verdict]
     blocks += [_figures(predicate)]
-    for section in (ladder, rejected, controls, confirmation, baseline, environment, protocol):
+    for section in (ladder, hotspots, rejected, controls, confirmation, baseline, environment, protocol):
         blocks += section(predicate)
     blocks += repeat(receipt)
     if rehearsal(predicate):

@@ -1,4 +1,4 @@
-"""Drawings of a ladder as SVG elements. The only module that imports matplotlib; its settings hold for one drawing."""
+"""Drawings of a ladder and its steps as SVG elements. Only this module imports matplotlib; settings hold for one drawing."""
 
 from __future__ import annotations
 
@@ -46,6 +46,15 @@ class Bar:
     high: float
 
 
+@dataclass(frozen=True)
+class StepBar:
+    """One decode step, in milliseconds: all of it, and what of it the GPU is busy."""
+
+    name: str
+    step: float
+    busy: float
+
+
 def rates(bars: list[Bar]) -> str:
     """Tokens a second of each candidate over that of eager in the same process."""
 
@@ -63,7 +72,7 @@ def rates(bars: list[Bar]) -> str:
         axes.set_xlim(0, reach * 1.14)
         axes.set_xlabel("decode tokens a second")
 
-    return _svg("rates", bars, draw)
+    return _svg("rates", [bar.name for bar in bars], draw)
 
 
 def ratios(bars: list[Bar]) -> str:
@@ -87,7 +96,23 @@ def ratios(bars: list[Bar]) -> str:
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
         axes.set_xlabel("times as fast as eager, whole calls; logarithmic")
 
-    return _svg("ratios", bars, draw)
+    return _svg("ratios", [bar.name for bar in bars], draw)
+
+
+def steps(bars: list[StepBar]) -> str:
+    """Each step split in what the GPU is busy and what it waits."""
+
+    def draw(axes: Axes) -> None:
+        reach = max(bar.step for bar in bars)
+        for place, bar in enumerate(bars):
+            busy = min(bar.busy, bar.step)
+            axes.barh(place, busy, height=0.56, color=_COLOURS["ranked"])
+            axes.barh(place, bar.step - busy, left=busy, height=0.56, color=_EAGER)
+            axes.text(bar.step + reach * 0.015, place, f"{bar.step:.2f} ms, busy {busy / bar.step:.0%}", va="center")
+        axes.set_xlim(0, reach * 1.26)
+        axes.set_xlabel("milliseconds a decode step")
+
+    return _svg("steps", [bar.name for bar in bars], draw)
 
 
 def _ticks(left: float, right: float) -> list[float]:
@@ -103,17 +128,17 @@ def _colour(bar: Bar) -> str:
     return _COLOURS.get(bar.verdict, _OTHER)
 
 
-def _svg(salt: str, bars: list[Bar], draw: Callable[[Axes], None]) -> str:
+def _svg(salt: str, names: list[str], draw: Callable[[Axes], None]) -> str:
     """The same bytes for the same figures: no date, ids that depend on ``salt`` alone."""
     with matplotlib.rc_context(cast(Any, _SETTINGS | {"svg.hashsalt": f"exactgraph {salt}"})):
-        figure = Figure(figsize=(_WIDTH, _FRAME + _ROW * (len(bars) + 0.3)), layout="constrained")
+        figure = Figure(figsize=(_WIDTH, _FRAME + _ROW * (len(names) + 0.3)), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.subplots()
         axes.set_axisbelow(True)
         axes.grid(axis="x", color=_GRID, linewidth=0.8)
         draw(axes)
-        axes.set_yticks(range(len(bars)), [bar.name for bar in bars])
-        axes.set_ylim(len(bars) - 0.45, -0.55)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.45, -0.55)
         axes.tick_params(length=0)
         axes.spines[["top", "right", "left"]].set_visible(False)
         target = StringIO()

@@ -52,7 +52,8 @@ def protocol(predicate: dict[str, Any]) -> list[Block]:
         f"{str(whole['sampling']).capitalize()} decoding, batch {whole['batch']}, answers of a fixed length. "
         f"{count(whole['baselines'], 'fresh process', 'fresh processes')} for a baseline, "
         f"{count(whole['warmups'], 'warm-up')}, {count(whole['repetitions'], 'measured repetition')} of each "
-        "held-out prompt. Token IDs decide, with no tolerance; digests of all logits grade."
+        f"held-out prompt, {whole['timed'] or 'none'} of them timed beside eager. Token IDs decide, with no tolerance; "
+        "digests of all logits grade."
     )
     return [
         Heading(3, "Protocol"),
@@ -82,7 +83,8 @@ def configuration(predicate: dict[str, Any]) -> str:
         entries |= {"protocol": {"baselines": whole["baselines"]}}
         entries |= {"rehearsal": {"model": source, "prompts": prompts, **lengths}}
     else:
-        entries |= {"precision": whole["dtype"], "protocol": {**lengths, "baselines": whole["baselines"]}}
+        lengths |= {"timed": whole["timed"], "baselines": whole["baselines"]}
+        entries |= {"precision": whole["dtype"], "protocol": lengths}
     return "\n".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in entries.items())
 
 

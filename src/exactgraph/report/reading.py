@@ -95,10 +95,10 @@ def why(candidate: Candidate) -> str:
     parts = _differences("At validation", candidate.record["comparison"])
     attempt = candidate.attempt
     if attempt is not None and attempt["status"] != "matched":
-        parts += _differences("At confirmation", attempt["comparison"]) or [_sentence(attempt["why"])]
+        parts += _differences("At confirmation", attempt["comparison"]) or [sentence(attempt["why"])]
     reason = candidate.record["why"]
     if not parts and reason:
-        parts = [_sentence(reason)]
+        parts = [sentence(reason)]
     if candidate.verdict == "rejected" and candidate.record["grade"] is not None:
         parts.append(
             f"Its construction promises {candidate.record['claims']} answers; these were {candidate.record['grade']}."
@@ -130,7 +130,8 @@ def difference(found: Difference) -> str:
     return f"the first other token is {where}: {found['got']}, where eager has {found['expected']}{margin}"
 
 
-def _sentence(words: str | None) -> str:
+def sentence(words: str | None) -> str:
+    """A reason that was written down, at a length that can be read."""
     return shorten(words or "No reason was written down.", _LONGEST, placeholder=" …")
 
 

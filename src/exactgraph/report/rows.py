@@ -31,6 +31,7 @@ def rows(receipts: list[dict[str, Any]]) -> dict[str, Any]:
 def _codes(predicate: dict[str, Any]) -> dict[str, Any]:
     return {
         "baseline": predicate["baseline"]["code"],
+        "profile": predicate["profile"]["code"],
         "candidates": {
             name: [candidate["plan"]["code"], candidate["validation"]["code"]]
             for name, candidate in predicate["candidates"].items()

@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from exactgraph.protocol.compare import sentence
-from exactgraph.receipts.status import Row
 from exactgraph.report.console import render
 
 WIDTH = 110
@@ -47,20 +46,6 @@ def table(receipt: dict[str, Any], color: bool = False) -> str:
     parts += [notes, Text()] if notes.row_count else []
     parts.append(_verdict(predicate, rehearsal))
     return render(parts, WIDTH, color)
-
-
-def status_table(rows: list[Row], color: bool = False) -> str:
-    """Receipts that are current, stale or missing, each with its reasons below it."""
-    if not rows:
-        return "No receipts, and none wanted.\n"
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("model", "device", "environment", "status", "candidate", "receipt"):
-        grid.add_column(name, overflow="fold")
-    for row in rows:
-        state = Text(row.state, {"current": "green", "stale": "yellow"}.get(row.state, "red"))
-        grid.add_row(row.model, row.device, row.environment[:8], row.status or "-", row.confirmed or "-", state)
-    reasons = [Text(f"{row.model} on {row.device}, {row.state}: {'; '.join(row.why)}.", "dim") for row in rows if row.why]
-    return render([grid, *reasons], WIDTH, color)
 
 
 def _baseline_line(predicate: dict[str, Any]) -> str:
@@ -129,7 +114,7 @@ def _reason(candidate: dict[str, Any], attempt: dict[str, Any] | None) -> str | 
         return f"at validation, {sentence(found)}"
     if attempt is not None and attempt["status"] != "matched":
         return f"at confirmation, {sentence(attempt['difference']) if attempt['difference'] else attempt['why']}"
-    if candidate["verdict"] in ("refused", "failed", "rejected", "baseline-moved"):
+    if candidate["verdict"] in ("refused", "failed", "rejected", "skipped", "baseline-moved"):
         return candidate["why"] or None
     return None
 

@@ -29,15 +29,22 @@ def run(folder: Path, code: str, run: int, attention: str, out: Path) -> None:
 
 
 def _answers(loaded: Loaded, attention: str) -> dict[str, Any]:
+    import torch
+
     from exactgraph.protocol.trace import record_sets
     from exactgraph.runtime.attention import pinned
+    from exactgraph.runtime.load import out_of_memory
 
     total = sum(len(asked) for asked in loaded.questions.values())
     try:
         with pinned(attention), Progress(f"baseline ({attention})", total) as progress:
             sets = record_sets(loaded.model.generate, loaded.questions, loaded.device, progress.step)
-    except RuntimeError as error:
-        return {"failed": {"reason": "generate-failed", "sentence": f"model.generate failed under {attention}: {error}"}}
+    except torch.OutOfMemoryError as error:
+        # Says more of what else works on the GPU than of the backend, so it must not stay as a result.
+        raise out_of_memory("Generating with the model") from error
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        return {"failed": {"reason": "generate-failed", "sentence": f"model.generate failed under {attention}: {said}"}}
     texts = {} if loaded.tokenizer is None else _texts(loaded.tokenizer, sets)
     return {"sets": sets, "traces_digest": digest(sets), "texts": texts}
 

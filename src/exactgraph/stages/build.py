@@ -30,6 +30,9 @@ def _plan(place: Place, name: str) -> dict[str, Any]:
     frozen = place.frozen()
     if frozen["status"] != "frozen":
         return {**plan, "status": "skipped"}
+    skips = place.profile()["skip"]
+    if name in skips:
+        return {**plan, "status": "skipped", "refusal": {"reason": "cannot-matter", "sentence": skips[name]}}
     if not chosen.plans:
         return {**plan, "status": "built"}
     with open_model(place) as loaded:

@@ -1,12 +1,14 @@
 """``confirm``: the ranked candidates against what validation never saw, each in a fresh process, until one matches.
 
 The controls come first. They are right in validation and wrong here; if confirmation did not catch them, it could not be
-trusted with anything else.
+trusted with anything else. The controls and the first candidate may run at the same time, because normally all of them are
+needed; an attempt that the walk does not come to is thrown away.
 """
 
 from __future__ import annotations
 
 import tempfile
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,8 @@ from exactgraph.stages.place import Place
 Attempt = dict[str, Any]
 
 
-def run(folder: Path, code: str) -> None:
-    """Write ``confirmation.json``."""
+def run(folder: Path, code: str, jobs: int) -> None:
+    """Write ``confirmation.json``; at most ``jobs`` attempts run at a time."""
     place = Place(folder)
     ranking = place.ranking()
     attempts: list[Attempt] = []
@@ -32,13 +34,14 @@ def run(folder: Path, code: str) -> None:
     if ranking["status"] is not None:
         result |= {"status": "skipped", "sentence": ranking["sentence"]}
     else:
-        result |= _walk(place, ranking, attempts)
+        result |= _walk(place, ranking, attempts, jobs)
     write_json(folder / "confirmation.json", result)
 
 
-def _walk(place: Place, ranking: dict[str, Any], attempts: list[Attempt]) -> dict[str, Any]:
+def _walk(place: Place, ranking: dict[str, Any], attempts: list[Attempt], jobs: int) -> dict[str, Any]:
+    ahead = _ahead(place.folder, ranking, jobs) if jobs > 1 else {}
     for name in ranking["order"]:
-        attempt = attempt_fresh(place.folder, name)
+        attempt = ahead[name].result() if name in ahead else attempt_fresh(place.folder, name)
         attempts.append(attempt)
         matched = attempt["status"] == "matched"
         if ranking["candidates"][name]["control"]:
@@ -52,6 +55,13 @@ def _walk(place: Place, ranking: dict[str, Any], attempts: list[Attempt]) -> dic
                 "sentence": f"{name} reproduced the baseline in a fresh process on what validation never saw.",
             }
     return {"status": "confirmation-mismatch", "sentence": "No candidate that passed validation passed confirmation."}
+
+
+def _ahead(folder: Path, ranking: dict[str, Any], jobs: int) -> dict[str, Future[Attempt]]:
+    """The attempts of the controls and of the first candidate, all ended. Errors wait until the walk asks for the result."""
+    controls = [name for name in ranking["order"] if ranking["candidates"][name]["control"]]
+    with ThreadPoolExecutor(jobs) as pool:
+        return {name: pool.submit(attempt_fresh, folder, name) for name in ranking["order"][: len(controls) + 1]}
 
 
 def attempt_fresh(folder: Path, name: str) -> Attempt:

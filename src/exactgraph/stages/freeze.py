@@ -1,11 +1,14 @@
 """``freeze``: the baseline, once independent processes agree on it.
 
 The three runs under the default attention backend come first. Where they differ, each backend of ``attention_preference`` gets
-three fresh processes in turn, and the first that reproduces itself becomes the pin of everything that follows.
+three fresh processes in turn, and the first that reproduces itself becomes the pin of everything that follows. The processes
+of one backend may run at the same time: sharing a GPU changes no bits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,8 @@ from exactgraph.workflow.handoff import reference_of
 Run = dict[str, Any]
 
 
-def run(folder: Path, code: str) -> None:
-    """Write ``frozen.json``, and ``reference.json`` for the stages that follow.
+def run(folder: Path, code: str, jobs: int) -> None:
+    """Write ``frozen.json``, and ``reference.json`` for the stages that follow; at most ``jobs`` processes run at a time.
 
     Nothing in them depends on when or how fast the runs were, so an equal baseline has equal bytes.
     """
@@ -29,7 +32,9 @@ def run(folder: Path, code: str) -> None:
     attempts: list[dict[str, Any]] = []
     agreed: Run | None = None
     for attention in ["default", *protocol["attention_preference"]]:
-        records = [_record(place, attention, number) for number in runs]
+        if attention != "default":
+            _record(place, attention, runs, jobs)
+        records: list[Run] = [read_json(place.baseline_path(attention, number)) for number in runs]
         attempt = _compare(attention, records)
         attempts.append(attempt)
         if attempt["agree"]:
@@ -40,12 +45,15 @@ def run(folder: Path, code: str) -> None:
     write_json(folder / "frozen.json", frozen)
 
 
-def _record(place: Place, attention: str, number: int) -> Run:
-    path = place.baseline_path(attention, number)
-    if attention != "default":
+def _record(place: Place, attention: str, runs: Iterable[int], jobs: int) -> None:
+    """Make the baselines under a pinned backend. Where one fails, those that have begun are waited for."""
+
+    def record(number: int) -> None:
+        path = place.baseline_path(attention, number)
         run_fresh("baseline", str(place.folder), "--run", str(number), "--attention", attention, "--out", str(path))
-    record: Run = read_json(path)
-    return record
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(record, runs))
 
 
 def _compare(attention: str, records: list[Run]) -> dict[str, Any]:

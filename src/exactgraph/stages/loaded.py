@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from exactgraph.environment.caches import own_caches
 from exactgraph.environment.gpulock import hold_gpu
 from exactgraph.refusal import UserError
 from exactgraph.sources.manifest import check as check_files
+from exactgraph.sources.spec import allows_code
 from exactgraph.stages.place import Place
 
 if TYPE_CHECKING:
@@ -58,10 +60,10 @@ def open_model(place: Place) -> Iterator[Loaded]:
     """
     started = time.time()
     environment = place.environment()
-    with hold_gpu(environment["device"]["id"]) as hold:
+    with own_caches(), hold_gpu(environment["device"]["id"]) as hold:
         # Only now: CUDA reads the visible devices once, when torch first asks.
         from exactgraph.environment.probe import check
-        from exactgraph.protocol.questions import questions
+        from exactgraph.protocol.questions import check_context, questions
         from exactgraph.runtime.load import default_device, load_model, load_tokenizer
 
         check(environment)
@@ -71,16 +73,19 @@ def open_model(place: Place) -> Iterator[Loaded]:
             raise UserError(f"The model in {place.model_dir} is not the one that was downloaded: {problems[0]}. Delete it.")
         protocol = place.protocol()
         device = default_device()
-        tokenizer = load_tokenizer(place.model_dir) if manifest["prompts"] == "text" else None
-        model = load_model(place.model_dir, protocol["dtype"], device)
+        remote_code = allows_code(manifest["source"])
+        tokenizer = load_tokenizer(place.model_dir, remote_code) if manifest["prompts"] == "text" else None
+        model = load_model(place.model_dir, protocol["dtype"], device, remote_code)
         # The protocol stops at a length: every answer has the same number of steps on every device, and what a model writes
         # after its end-of-sequence token tests equality as well as what comes before.
         model.generation_config.eos_token_id = None
+        asked = questions(protocol, place.model_dir, tokenizer)
+        check_context(asked, getattr(model.config.get_text_config(), "max_position_embeddings", None))
         yield Loaded(
             place=place,
             model=model,
             tokenizer=tokenizer,
-            questions=questions(protocol, place.model_dir, tokenizer),
+            questions=asked,
             protocol=protocol,
             environment=environment,
             manifest=manifest,

@@ -42,6 +42,9 @@ class Place:
     def validation_path(self, candidate: str) -> Path:
         return self.folder / "candidates" / candidate / "validation.json"
 
+    def profile(self) -> dict[str, Any]:
+        return self._read(self.folder / "profile.json")
+
     def plan(self, candidate: str) -> dict[str, Any]:
         return self._read(self.plan_path(candidate))
 

@@ -1,8 +1,9 @@
 """``validate``: a candidate against the frozen baseline on the held-out prompts, in a fresh process.
 
 First one recorded pass, with every step's logits; then the protocol's number of repetitions, and every run's token IDs are
-compared. A candidate that was exact in the first pass is timed against eager meanwhile, except in a rehearsal; of one that was
-not, they show how often it differs. Controls that are to be rejected, here or at confirmation, end with the first pass.
+compared. Where the candidate was exact in the first pass, the last ``timed`` are timed against eager; where it was not,
+they show how often it differs. A rehearsal times nothing. Controls that are to be rejected, here or at confirmation, end with
+the first pass.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from exactgraph.stages.loaded import Loaded, open_model
 from exactgraph.stages.place import Place
 
 if TYPE_CHECKING:
+    from exactgraph.profile.record import Recording
+    from exactgraph.protocol.questions import Question
+    from exactgraph.protocol.timing import Repetitions
     from exactgraph.runtime.session import Session
 
 Result = dict[str, Any]
@@ -53,6 +57,7 @@ def run(folder: Path, code: str, name: str) -> None:
 
 
 def _validate(loaded: Loaded, chosen: Candidate, decisions: dict[str, Any]) -> Result:
+    from exactgraph.environment.load import watched
     from exactgraph.protocol.timing import EagerMoved, Repetitions, summarise
     from exactgraph.protocol.trace import record_sets
     from exactgraph.runtime.session import Session
@@ -62,7 +67,6 @@ def _validate(loaded: Loaded, chosen: Candidate, decisions: dict[str, Any]) -> R
     context = context_of(loaded)
     asked = loaded.questions["heldout"]
     protocol = loaded.protocol
-    timed = chosen.timed and not protocol["rehearsal"]
     try:
         with Session(loaded.model, chosen, decisions, context, frozen["attention"]) as session:
             with Progress(f"validate {chosen.id}", len(asked)) as progress:
@@ -77,12 +81,17 @@ def _validate(loaded: Loaded, chosen: Candidate, decisions: dict[str, Any]) -> R
             if chosen.control and (result["status"] != "exact" or not chosen.timed):
                 return result
             repetitions = Repetitions(frozen["sets"]["heldout"], loaded.device)
-            if timed and result["status"] == "exact":
+            timed = protocol["timed"] if chosen.timed and result["status"] == "exact" else 0
+            # Whatever need not have the GPU alone comes before: other jobs wait for this one meanwhile.
+            repetitions.untimed(session.generate, asked, protocol["repetitions"] - timed)
+            if timed:
+                repetitions.warm_up(session.eager, session.generate, asked, protocol["warmups"])
                 with loaded.hold.alone():
-                    repetitions.paired(session.eager, session.generate, asked, protocol["warmups"], protocol["repetitions"])
-                    result["measured"] = _floor(loaded)
-            else:
-                repetitions.untimed(session.generate, asked, protocol["repetitions"])
+                    with watched(loaded.hold.uuid) as load:
+                        repetitions.paired(session.eager, session.generate, asked, timed)
+                    result["measured"] = _floor(loaded) | {"load": load.to_json()}
+                    recording = _record(loaded, session, asked[0], repetitions)
+                result["measured"] |= _profile(recording)
             result["comparison"] = repetitions.counted(comparison)
             result.update(judge(result["comparison"], chosen.claims))
             result["measured"] |= _cost(context) | _steps(session)
@@ -119,6 +128,30 @@ def _floor(loaded: Loaded) -> Result:
     from exactgraph.protocol.bandwidth import copy_bandwidth, step_bytes
 
     return {"copy_bandwidth_bytes_s": copy_bandwidth(loaded.device), "step_weight_bytes": step_bytes(loaded.model)}
+
+
+def _record(loaded: Loaded, session: Session, question: Question, repetitions: Repetitions) -> Recording | Exception:
+    """A few steps with the candidate, under the profiler. It decides nothing, so it may fail."""
+    from exactgraph.profile.step import record_steps
+
+    try:
+        recording = record_steps(session.generate, question, loaded.device)
+    except (Refused, RuntimeError) as error:
+        return error
+    repetitions.compare_short(question, recording.tokens)
+    return recording
+
+
+def _profile(recording: Recording | Exception) -> Result:
+    """What a step with the candidate is on the GPU."""
+    from exactgraph.profile.step import work
+
+    if isinstance(recording, Exception):
+        return {"profile": {"failed": str(recording)}}
+    try:
+        return {"profile": work(recording)}
+    except ValueError as error:
+        return {"profile": {"failed": str(error)}}
 
 
 def _share(floor: Result, tokens_a_second: float) -> Result:

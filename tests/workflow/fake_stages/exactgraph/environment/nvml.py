@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from exactgraph.machine import machine
 
 
@@ -10,4 +12,4 @@ def gpus() -> list[str]:
 
 
 def visible(found: list[str]) -> list[str]:
-    return found
+    return [] if os.environ.get("CUDA_VISIBLE_DEVICES") else found

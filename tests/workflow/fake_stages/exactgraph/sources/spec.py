@@ -21,6 +21,10 @@ def parse(spec: str) -> Source:
     return Source(Path(rest) if scheme == "path" else None)
 
 
+def allow_code(spec: str) -> str:
+    return f"{spec}?remote_code=true"
+
+
 def slug(spec: str) -> str:
     parse(spec)
     return re.sub("[^a-z0-9.]+", "-", spec.lower()).strip("-")

@@ -15,6 +15,7 @@ from exactgraph.protocol.compare import same
 
 def run(arguments: Namespace) -> None:
     note("confirm", "")
+    print(f"{arguments.jobs} at a time")
     folder = Path(arguments.subject)
     assert same(trace(), read_json(folder / "frozen.json")["sets"])
     order = [entry["candidate"] for entry in read_json(folder / "order.json")["order"]]

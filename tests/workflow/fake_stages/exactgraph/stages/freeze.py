@@ -14,6 +14,7 @@ from exactgraph.workflow.handoff import reference_of
 
 def run(arguments: Namespace) -> None:
     note("freeze", "")
+    print(f"{arguments.jobs} at a time")
     folder = Path(arguments.subject)
     sets = [read_json(file)["sets"] for file in sorted(folder.glob("baseline/run*.json"))]
     assert all(same(sets[0], other) for other in sets)
