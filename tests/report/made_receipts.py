@@ -1,4 +1,4 @@
-"""Receipts to report on: the committed ones, and what becomes of them when a run had ended otherwise."""
+"""Receipts to report on: a committed one with invented figures, and what becomes of it when the run had ended otherwise."""
 
 from __future__ import annotations
 
@@ -19,9 +19,26 @@ Receipt = dict[str, Any]
 MOVED = {"prompt": "heldout/2", "step": 17, "expected": 812, "got": 4711, "margin": 0.125, "kind": "token"}
 
 
+# Invented: eager tok/s, tok/s, ratio, its interval, share of the floor.
+FIGURES = {
+    "null": (47.05, 45.58, 0.97, [0.92, 1.02], 0.0195),
+    "C022": (37.58, 41.94, 1.11, [1.02, 1.21], 0.0179),
+    "step": (41.40, 393.35, 7.95, [7.32, 8.63], 0.1680),
+}
+
+
 def minicpm5() -> Receipt:
-    """The optimized run on MiniCPM5-1B's shapes, with invented hotspots."""
+    """An optimized run on MiniCPM5-1B's shapes with the controls and two candidates."""
     receipt: Receipt = read_json(MINICPM5)
+    candidates = receipt["predicate"]["candidates"]
+    for name in [name for name, record in candidates.items() if not record["control"] and name not in FIGURES]:
+        del candidates[name]
+    for name, (eager, rate, ratio, interval, share) in FIGURES.items():
+        record = candidates[name]
+        record["timing"] |= {"eager_tok_s": eager, "candidate_tok_s": rate, "ratio": ratio, "interval": interval}
+        record["timing"]["faster"] = interval[0] > 1
+        record["measured"] = record["measured"] | {"share_of_floor": share}
+    candidates["C022"]["verdict"] = "ranked"
     made_profiles.add(receipt["predicate"])
     return receipt
 

@@ -72,10 +72,18 @@ def test_the_ladder_is_printed_as_published() -> None:
     assert printed[1].endswith("its eager 37.58   30/30 bit-identical")
     assert [line.split()[0] for line in printed[1:]] == ["C022", "C023", "C024", "C025", "C026", "step"]
     assert (
-        "| `step` whole decode step | 30/30 | bit-identical | 41.40 | 393.35 | +850.0% | **7.95x** \\[7.32, 8.63\\] | 16.8% |"
+        "| `step` whole decode step | 30/30 | bit-identical | 41.40 | 393.35 | +850.1% | **7.95x** \\[7.32, 8.63\\] | 16.8% |"
         in text
     )
     assert "C024 compound norm + MLP" in words(page)
+
+
+def test_a_timing_that_was_disturbed_says_so() -> None:
+    receipt = minicpm5()
+    assert "Noisy" not in both(receipt)[0]
+    measured = receipt["predicate"]["candidates"]["step"]["measured"]
+    measured["load"] = {"noisy": ["another process used up to 40% of the GPU during the timing"]}
+    assert "Noisy timing of `step`: another process used up to 40% of the GPU during the timing." in both(receipt)[0]
 
 
 def test_what_fell_from_the_ladder_is_marked() -> None:

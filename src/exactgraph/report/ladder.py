@@ -35,6 +35,7 @@ def ladder(predicate: dict[str, Any]) -> list[Block]:
             quiet=True,
         ),
         _table(rungs),
+        *_noise([*rungs, *controls]),
         Paragraph(
             (
                 _untried(rungs),
@@ -51,6 +52,16 @@ def _warning(predicate: dict[str, Any]) -> list[Block]:
     if predicate["status"] == "controls-failed":
         return [Banner("bad", "Not to be relied on", "A control ended otherwise than it must, so these figures show nothing.")]
     return []
+
+
+def _noise(timed: list[Candidate]) -> list[Block]:
+    """What the driver saw beside a timing that makes its figures less certain."""
+    found = [(candidate, candidate.record["measured"].get("load", {}).get("noisy", [])) for candidate in timed]
+    return [
+        Paragraph(("Noisy timing of ", Mono(candidate.name), f": {'; '.join(noisy)}."), quiet=True)
+        for candidate, noisy in found
+        if noisy
+    ]
 
 
 def _printed(rungs: list[Candidate], timed: list[Candidate]) -> str:
