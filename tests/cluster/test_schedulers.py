@@ -72,9 +72,14 @@ def jobscript(folder: Path, text: str, resources: dict[str, Any] = ASKED) -> Pat
 
 
 def call(folder: Path, script: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return run(folder, str(script), *map(str, arguments))
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     variables = {**os.environ, "PATH": f"{folder / 'bin'}:/usr/bin:/bin"}
-    asked = [sys.executable, str(script), *map(str, arguments)]
-    return subprocess.run(asked, cwd=folder, env=variables, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=variables, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 def submitted(folder: Path, text: str) -> str:
@@ -117,13 +122,14 @@ def test_a_job_that_waits_is_running_until_patience_ends(kind: str, folder: Path
     assert (folder / "cancelled").exists()
 
 
-@pytest.mark.slow
 def test_a_job_that_is_gone_without_a_word_has_failed(kind: str, folder: Path) -> None:
     job = submitted(folder, "true")
     (folder / f".snakemake/cluster/{job}.ended").unlink()
     name, said = GONE[kind]
     command(folder, name, f"echo '{said}' >&2\nexit 1" if kind != "LSF" else f"echo '{said}'")
-    gone = call(folder, SCHEDULER, "status", job)
+    # In a second instead of the time that a network file system gets.
+    code = f"import runpy; s = runpy.run_path({str(SCHEDULER)!r}); s['status'].__globals__['LATE_SECONDS'] = 1; "
+    gone = run(folder, "-c", code + f"print(s['status'](s['here'](), {job!r}))")
     assert gone.stdout.strip() == "failed"
     assert f"Job {job} is gone" in gone.stderr
 
