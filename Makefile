@@ -2,9 +2,11 @@
 SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
+TORCH := $(shell EXACTGRAPH_TORCH='$(EXACTGRAPH_TORCH)' tools/torch-build)
+LOCK := requirements-$(or $(TORCH),$(error tools/torch-build did not choose what to install)).txt
 # What is installed is known by content: a stamp's name carries the digest of the pinned versions and of the project's metadata.
-WORKFLOW_STAMP := $(VENV)/.workflow-$(shell cat requirements.txt pyproject.toml tools/make-venv | sha256sum | cut -c1-16)
-TESTS_STAMP := $(VENV)/.tests-$(shell cat requirements.txt requirements-dev.txt pyproject.toml tools/make-venv | sha256sum | cut -c1-16)
+WORKFLOW_STAMP := $(VENV)/.workflow-$(shell cat $(LOCK) pyproject.toml tools/make-venv | sha256sum | cut -c1-16)
+TESTS_STAMP := $(VENV)/.tests-$(shell cat $(LOCK) requirements-dev.txt pyproject.toml tools/make-venv | sha256sum | cut -c1-16)
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH"
 PYTEST := $(RUN) pytest
 
@@ -38,7 +40,7 @@ format: $(TESTS_STAMP)
 	@$(RUN) ruff format .
 	@$(RUN) snakefmt Snakefile workflow
 
-lock:  ## resolve pyproject.toml anew and write the pinned versions
+lock:  ## resolve pyproject.toml anew and write the pinned versions, for CPU and for CUDA
 	@tools/lock
 
 clean:  ## remove the virtual environment and tool caches; artifacts stay
@@ -46,11 +48,11 @@ clean:  ## remove the virtual environment and tool caches; artifacts stay
 
 # The tests' environment holds the workflow's: making it satisfies both.
 $(WORKFLOW_STAMP):
-	@tools/make-venv $(VENV) requirements.txt
+	@tools/make-venv $(VENV) $(LOCK)
 	@rm -f $(VENV)/.workflow-*
 	@touch $@
 
 $(TESTS_STAMP):
-	@tools/make-venv $(VENV) requirements.txt requirements-dev.txt
+	@tools/make-venv $(VENV) $(LOCK) requirements-dev.txt
 	@rm -f $(VENV)/.workflow-* $(VENV)/.tests-*
 	@touch $@ $(WORKFLOW_STAMP)
