@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from decoder_models import make
 from runtime_models import prompt
 from runtime_outputs import assert_same_cache
 from torch import nn
+from transformers import DynamicCache
 
 from exactgraph.models.cache import cache_name, cache_of
 from exactgraph.models.layout import layout_of
@@ -119,17 +121,23 @@ def test_a_wrapped_mlp_is_refused(llama: Any) -> None:
         layout_of(llama)
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "reason"),
-    [
-        ("Mistral", {"sliding_window": 16}, "sliding-window"),
-        ("Qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}, "layers-not-full-attention"),
-    ],
-)
-def test_windows_are_refused(name: str, changes: dict[str, Any], reason: str) -> None:
-    import transformers
-
-    model = getattr(transformers, f"{name}ForCausalLM")(config_of(name, **changes))
-    with pytest.raises(Refused) as caught:
-        SlotCache(model, 8)
-    assert caught.value.refusal.reason == reason
+def test_a_layer_that_slides_shows_what_eagers_does(device: torch.device) -> None:
+    model = make("gemma3", device)
+    slots = SlotCache(model, 64)
+    eager = DynamicCache(config=model.config)
+    begun = DynamicCache(config=model.config)
+    torch.manual_seed(0)
+    whole = torch.randn(1, 2, 40, 32, device=device, dtype=model.dtype)
+    for layer in (*eager.layers, *begun.layers):
+        layer.update(whole[:, :, :9], -whole[:, :, :9])
+    assert slots.load(begun) == 9
+    for length in range(10, 41):
+        new = whole[:, :, length - 1 : length]
+        for layer, source in zip(slots.at(length).layers, eager.layers, strict=True):
+            assert layer.is_sliding == source.is_sliding
+            assert layer.get_mask_sizes(1) == source.get_mask_sizes(1)
+            assert layer.get_seq_length() == source.get_seq_length()
+            for got, expected in zip(layer.update(new, -new), source.update(new, -new), strict=True):
+                assert torch.equal(got, expected)
+    slots.unload(begun, 9, 40)
+    assert_same_cache(begun, eager)

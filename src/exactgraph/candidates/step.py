@@ -6,15 +6,20 @@ own, captured when the length is first met, up to a budget of lengths; every oth
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from exactgraph.candidates.base import Candidate, Context, Decisions, Installation, Stepper
 from exactgraph.capture.buffers import buffer
-from exactgraph.capture.graph import Capturer, Graph
+from exactgraph.capture.graph import Capturer, Function, Graph
 from exactgraph.models.cache import cache_name
+from exactgraph.models.host_reads import refusing_host_reads
+from exactgraph.models.inputs import check_inputs
 from exactgraph.models.masks import masks_as_in_eager
+from exactgraph.models.rope import HeldRope
 from exactgraph.models.slots import SlotCache
 from exactgraph.refusal import Refused
 
@@ -28,23 +33,32 @@ class Step(Candidate):
             "lengths": context.budget,
             "capacity": context.confirmed_length,
         }
-        stepper = self.install(model, decisions, context).stepper
+        installation = self.install(model, decisions, context)
+        stepper = installation.stepper
         assert isinstance(stepper, LengthStepper)
-        # One capture shows whether this model's step can be captured at all, before a validation is spent on it.
-        stepper.capture(context.validated_length)
+        with _attached(installation):
+            # The longest too: a window may be full there, or another rule hold.
+            for length in (context.validated_length, context.confirmed_length):
+                stepper.check(length)
+            # One capture shows whether this model's step can be captured at all, before a validation is spent on it.
+            stepper.capture(context.validated_length)
         return decisions
 
     def install(self, model: Any, decisions: Decisions, context: Context) -> Installation:
+        check_inputs(model)
         cache = SlotCache(model, decisions["capacity"])
-        return Installation(stepper=LengthStepper(model, cache, context.capturer, decisions["lengths"]))
+        rope = HeldRope(model, cache.capacity)
+        stepper = LengthStepper(model, cache, rope, context.capturer, decisions["lengths"])
+        return Installation(forwards=rope.forwards, stepper=stepper)
 
 
 class LengthStepper(Stepper):
     """One graph for each sequence length, over one :class:`SlotCache`."""
 
-    def __init__(self, model: Any, cache: SlotCache, capturer: Capturer, budget: int) -> None:
+    def __init__(self, model: Any, cache: SlotCache, rope: HeldRope, capturer: Capturer, budget: int) -> None:
         self._model = model
         self._cache = cache
+        self._rope = rope
         self._capturer = capturer
         self._budget = budget
         self._graphs: dict[int, Graph] = {}
@@ -76,26 +90,49 @@ class LengthStepper(Stepper):
     def end(self, cache: Any) -> None:
         self._cache.unload(cache, self._begun, self._length)
 
+    def check(self, length: int) -> None:
+        """Run the step once, uncaptured. Raises ``Refused`` where the host has to wait for something in it."""
+        work = self._work(length)
+        with masks_as_in_eager(), refusing_host_reads(self._model), torch.inference_mode(False), torch.no_grad():
+            work()
+
     def capture(self, length: int) -> Graph:
-        """Capture the step that takes a sequence to ``length`` tokens. Writes only slot ``length - 1`` of the KV cache."""
+        """Capture the step that takes a sequence to ``length`` tokens."""
+        with masks_as_in_eager():
+            graph = self._capturer.capture(self._work(length))
+        self._graphs[length] = graph
+        return graph
+
+    def _work(self, length: int) -> Function:
+        """The step that takes a sequence to ``length`` tokens. Writes only slot ``length - 1`` of the KV cache."""
         positions = buffer((1, 1), torch.int64, self._token.device).fill_(length - 1)
         arguments = {cache_name(self._model): self._cache.at(length)}
 
         def step() -> tuple[torch.Tensor, ...]:
-            output = self._model(
-                input_ids=self._token,
-                position_ids=positions,
-                use_cache=True,
-                logits_to_keep=1,
-                return_dict=True,
-                **arguments,
-            )
+            with self._rope.held():
+                output = self._model(
+                    input_ids=self._token,
+                    position_ids=positions,
+                    use_cache=True,
+                    logits_to_keep=1,
+                    return_dict=True,
+                    **arguments,
+                )
             return (output.logits[:, -1],)
 
-        with masks_as_in_eager():
-            graph = self._capturer.capture(step)
-        self._graphs[length] = graph
-        return graph
+        return step
+
+
+@contextmanager
+def _attached(installation: Installation) -> Iterator[None]:
+    """The forwards of ``installation`` at work in the block, where no session attaches them."""
+    try:
+        for module, forward in installation.forwards.items():
+            module.forward = forward
+        yield
+    finally:
+        for module in installation.forwards:
+            vars(module).pop("forward", None)
 
 
 CANDIDATES = {Step.id: Step()}

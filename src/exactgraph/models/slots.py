@@ -1,8 +1,9 @@
 """A KV cache in fixed buffers, written slot by slot.
 
 Eager's cache appends by concatenation, so its tensors move with every token. Here keys and values of position ``p`` go to slot
-``p`` of buffers that stay where they are. At length ``n`` attention is given a view of the first ``n`` slots: the same
-values in the same order as eager's, so whatever lies beyond the view is never read.
+``p`` of buffers that stay where they are. At length ``n`` attention is given a view of the first ``n`` slots, or of the last
+``window`` of them where a layer slides: the same values in the same order as eager's, so whatever lies outside the view is
+never read.
 """
 
 from __future__ import annotations
@@ -10,25 +11,31 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from exactgraph.capture.buffers import buffer
+from exactgraph.models.cache import cache_name
 from exactgraph.refusal import Refused
 
 
 class SlotLayer(CacheLayerMixin):
     """One layer as the model sees it while it takes a sequence to ``length`` tokens.
 
-    ``keys`` and ``values``: the whole buffers, ``(1, KV heads, capacity, head size)``.
+    ``keys`` and ``values``: the whole buffers, ``(1, KV heads, capacity, head size)``. ``window``: how many tokens the layer
+    attends to, the new one included; None where it attends to all.
     """
 
     is_sliding = False
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor, length: int) -> None:
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, length: int, window: int | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.keys: torch.Tensor = keys
         self.values: torch.Tensor = values
         self.length = length
+        self.window = window
+        self.first = 0 if window is None else max(0, length - window)
+        # transformers looks for a layer of each kind to make its mask by.
+        self.is_sliding = window is not None
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -39,54 +46,81 @@ class SlotLayer(CacheLayerMixin):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         self.keys[:, :, self.length - 1 : self.length].copy_(key_states)
         self.values[:, :, self.length - 1 : self.length].copy_(value_states)
-        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+        return self.keys[:, :, self.first : self.length], self.values[:, :, self.first : self.length]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.length, 0
+        return self.length - self.first, self.first
 
     def get_seq_length(self) -> int:
         return self.length - 1
 
     def get_max_length(self) -> int:
-        return -1
+        return -1 if self.window is None else self.window
 
     get_max_cache_shape = get_max_length
 
 
 class SlotCache:
-    """The buffers of all layers, for one sequence of at most ``capacity`` tokens."""
+    """The buffers of all layers, for one sequence of at most ``capacity`` tokens.
+
+    Raises ``Refused`` for a model whose cache has layers of other kinds than full and sliding attention.
+    """
 
     def __init__(self, model: Any, capacity: int) -> None:
-        config = model.config.get_text_config(decoder=True)
-        layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
-        if layer_types != {"full_attention"}:
-            raise Refused("layers-not-full-attention", f"{type(model).__name__} has layers of other kinds: {layer_types}.")
-        if getattr(config, "sliding_window", None) is not None:
-            raise Refused("sliding-window", f"{type(model).__name__} attends through a sliding window.")
+        name = type(model).__name__
+        # As generate makes it.
+        cache: Any = DynamicCache(config=model.config.get_text_config(decoder=True))
+        self._windows = [_window(layer, name) for layer in cache.layers]
+        _feed_one(model, cache)
         self.capacity = capacity
-        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = (1, config.num_key_value_heads, capacity, size)
-        layers = range(config.num_hidden_layers)
-        self._keys = [buffer(shape, model.dtype, model.device) for _ in layers]
-        self._values = [buffer(shape, model.dtype, model.device) for _ in layers]
+        self._keys: list[torch.Tensor] = []
+        self._values: list[torch.Tensor] = []
+        for layer in cache.layers:
+            for buffers, states in ((self._keys, layer.keys), (self._values, layer.values)):
+                if states is None or states.ndim != 4 or states.shape[2] != 1:
+                    raise Refused("cache-layers", f"{name} keeps something else than keys and values of each token.")
+                shape = (1, states.shape[1], capacity, states.shape[3])
+                buffers.append(buffer(shape, states.dtype, states.device))
 
     def at(self, length: int) -> Cache:
         """The cache that a model is called with to take the sequence to ``length`` tokens."""
-        return Cache(layers=[SlotLayer(keys, values, length) for keys, values in zip(self._keys, self._values, strict=True)])
+        parts = zip(self._keys, self._values, self._windows, strict=True)
+        return Cache(layers=[SlotLayer(keys, values, length, window) for keys, values, window in parts])
 
     def load(self, cache: Any) -> int:
         """Copy the sequence in ``cache`` into the slots and return its length in tokens."""
         length = int(cache.get_seq_length())
         if length <= self.capacity:
             for layer, keys, values in zip(cache.layers, self._keys, self._values, strict=True):
-                keys[:, :, :length].copy_(layer.keys)
-                values[:, :, :length].copy_(layer.values)
+                # A layer that slides has kept the last tokens alone.
+                kept = slice(length - layer.keys.shape[2], length)
+                keys[:, :, kept].copy_(layer.keys)
+                values[:, :, kept].copy_(layer.values)
         return length
 
     def unload(self, cache: Any, begun: int, length: int) -> None:
-        """Append the tokens ``begun`` to ``length`` to ``cache``, as eager's concatenation would have."""
+        """Append the tokens ``begun`` to ``length`` to ``cache`` by its own means, in memory of its own."""
         if length == begun:
             return
         for layer, keys, values in zip(cache.layers, self._keys, self._values, strict=True):
-            layer.keys = torch.cat([layer.keys, keys[:, :, begun:length]], dim=-2)
-            layer.values = torch.cat([layer.values, values[:, :, begun:length]], dim=-2)
+            layer.update(keys[:, :, begun:length], values[:, :, begun:length])
+
+
+def _window(layer: Any, name: str) -> int | None:
+    """The window of a layer of eager's cache, in tokens; None for full attention."""
+    if type(layer) is DynamicLayer:
+        return None
+    if type(layer) is not DynamicSlidingWindowLayer:
+        raise Refused("cache-layers", f"{name} keeps a {type(layer).__name__} in its cache, which is not captured.")
+    if layer.sliding_window < 2:
+        # transformers then keeps every token and masks none.
+        raise Refused("sliding-window", f"{name} attends to a window of {layer.sliding_window} tokens, which is not captured.")
+    return int(layer.sliding_window)
+
+
+def _feed_one(model: Any, cache: Any) -> None:
+    """Feed one token in eager, so that each layer of ``cache`` shows the shapes and dtypes of its keys and values."""
+    token = torch.zeros((1, 1), dtype=torch.int64, device=model.device)
+    arguments = {"attention_mask": torch.ones_like(token), "position_ids": token, cache_name(model): cache}
+    with torch.inference_mode(False), torch.no_grad():
+        model(input_ids=token, use_cache=True, return_dict=True, **arguments)
