@@ -80,8 +80,11 @@ def check(expected: Mapping[str, Any]) -> dict[str, Any]:
     return now
 
 
-def this_device() -> tuple[Device, str | None]:
-    """The device that torch uses in this process, and its UUID where it is a GPU; starts CUDA there."""
+def this_device(index: int = 0) -> tuple[Device, str | None]:
+    """The device that torch uses in this process, and its UUID where it is a GPU; starts CUDA there.
+
+    ``index`` is torch's number of a GPU. Stages see only the one that they hold.
+    """
     import torch
 
     found = nvml.visible(nvml.gpus())
@@ -94,7 +97,7 @@ def this_device() -> tuple[Device, str | None]:
             )
         threads.settle()
         return this_cpu(), None
-    properties = torch.cuda.get_device_properties(0)
+    properties = torch.cuda.get_device_properties(index)
     gpu = _same(str(properties.uuid), found)
     held = os.environ.get(HELD)
     if held not in (None, gpu.uuid):

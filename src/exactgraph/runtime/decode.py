@@ -18,6 +18,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from exactgraph.candidates.base import Stepper
 from exactgraph.models.cache import cache_name
+from exactgraph.models.inputs import length_refusal
 from exactgraph.refusal import Refused
 
 # What transformers itself hands to every forward pass of a text decoder; the cache comes under a name of its own.
@@ -50,16 +51,20 @@ def _check_call(model: Any, input_ids: torch.Tensor, config: Any, model_kwargs: 
         raise Refused("padding", "A prompt with masked positions runs eager.")
     if type(model_kwargs.get(cache_name(model))) is not DynamicCache:
         raise Refused("cache-kind", "Only the default cache is captured.")
+    refusal = length_refusal(model, config.max_length)
+    if refusal is not None:
+        raise Refused(refusal.reason, refusal.sentence)
 
 
 class DecodeLoop:
-    """One call of ``generate`` under a stepper. ``steps`` counts what ran how."""
+    """One call of ``generate`` under a stepper. ``steps`` counts what ran how; ``begun`` once it can refuse no more."""
 
     def __init__(self, stepper: Stepper, streamer: Any) -> None:
         self._stepper = stepper
         self._streamer = streamer
         self._captured = True
         self.steps = Steps()
+        self.begun = False
 
     def __call__(
         self,
@@ -72,6 +77,7 @@ class DecodeLoop:
     ) -> Any:
         """The ``custom_generate`` hook: ``input_ids`` int64 ``(1, prompt tokens)``. Raises ``Refused`` before any effect."""
         _check_call(model, input_ids, generation_config, model_kwargs)
+        self.begun = True
         config = generation_config
         wants = config.return_dict_in_generate
         scores: tuple[torch.Tensor, ...] | None = () if wants and config.output_scores else None

@@ -1,70 +1,67 @@
-"""What must not have changed since capture. Graphs hold addresses, so a model that moved must not be replayed.
-
-Writes in place keep the address and act on the next token; nothing here minds them.
-"""
+"""What must not have changed since capture. Graphs hold addresses, so a model that moved must not be replayed."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch.nn.modules import module as module_room
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from exactgraph.environment.flags import flags
 from exactgraph.refusal import Refusal
-
-_GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
-_RECORDER = "transformers.utils.output_capturing"
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
-def hooked(model: Any) -> str | None:
-    """The name of the first module with a hook or with a forward function of its own, or None."""
-    if any(getattr(module_room, hooks) for hooks in _GLOBAL_HOOKS):
-        return "every module"
-    for name, module in model.named_modules():
-        if "forward" in vars(module) or any(_of_others(getattr(module, hooks, None)) for hooks in _HOOKS):
-            return name or type(model).__name__
-    return None
-
-
-def _of_others(hooks: dict[int, Any] | None) -> bool:
-    """Whether there are hooks but those that transformers leaves behind once a call asked for hidden states or attentions.
-
-    These do nothing in a call that asks for neither, and one that does runs eager.
-    """
-    return hooks is not None and any(hook.__module__ != _RECORDER for hook in hooks.values())
+from exactgraph.runtime.fitness import unfit
+from exactgraph.runtime.state import changed, state_of
 
 
 class Guard:
-    """The state of a model at installation, to be compared before every call."""
+    """The state of a model and of this process at installation, to be compared before every call."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._state = _state(model)
+        self._state = state_of(model)
         self._flags = flags()
+        self._stream = _stream(model.device)
 
     def refusal(self) -> Refusal | None:
         """Why captured work must not be used now, or None."""
-        if torch.is_autocast_enabled(self._model.device.type):
-            return Refusal("autocast", "Autocast is on; what was captured ran without it.")
-        name = hooked(self._model)
-        if name is not None:
-            return Refusal("hooks", f"Module {name} has a hook or a replaced forward; captured work would not call it.")
-        if _state(self._model) != self._state:
-            return Refusal("model-changed", "Weights, dtype, device, mode or attention of the model changed since capture.")
+        refusal = around(self._model.device) or unfit(self._model)
+        if refusal is not None:
+            return refusal
+        what = changed(self._state, state_of(self._model))
+        if what is not None:
+            return Refusal("model-changed", f"The model is not what it was at capture: {what} changed.")
         now = flags()
         if now != self._flags:
-            changed = ", ".join(name for name, value in now.items() if value != self._flags[name])
-            return Refusal("flags-changed", f"Flags of torch that change bits are not what they were at capture: {changed}.")
+            names = ", ".join(name for name, value in now.items() if value != self._flags[name])
+            return Refusal("flags-changed", f"Flags of torch that change bits are not what they were at capture: {names}.")
+        if _stream(self._model.device) != self._stream:
+            # Buffers that a call on the one stream still reads would be written on the other.
+            return Refusal("stream", "The current CUDA stream is not the one that was current at capture.")
         return None
 
 
-def _state(model: Any) -> tuple[Any, ...]:
-    tensors = tuple(
-        (id(tensor), tensor.data_ptr(), tensor.dtype, tensor.shape)
-        for group in (model.parameters(), model.buffers())
-        for tensor in group
-    )
-    modes = tuple(module.training for module in model.modules())
-    return tensors, modes, model.config._attn_implementation
+def around(device: torch.device) -> Refusal | None:
+    """What surrounds this call and would act on eager's operations, but not on captured ones; None where nothing does."""
+    if torch.is_autocast_enabled(device.type):
+        return Refusal("autocast", "Autocast is on; captured work runs without it.")
+    functions = [mode for mode in _get_current_function_mode_stack() if not isinstance(mode, DeviceContext)]
+    for mode in (*functions, *_get_current_dispatch_mode_stack()):
+        return Refusal(
+            "torch-mode", f"{type(mode).__name__} watches or changes torch's operations; it would not see captured ones."
+        )
+    if device.type != "cuda":
+        return None
+    if torch.cuda.current_device() != device.index:
+        sentence = (
+            f"The current GPU is {torch.cuda.current_device()} and the model is on {device}: torch.cuda.set_device changes it."
+        )
+        return Refusal("current-device", sentence)
+    if torch.cuda.is_current_stream_capturing():
+        return Refusal("capturing", "The current CUDA stream is being captured by somebody else.")
+    return None
+
+
+def _stream(device: torch.device) -> Any:
+    return torch.cuda.current_stream(device) if device.type == "cuda" else None

@@ -1,12 +1,14 @@
 """A candidate installed in a model. ``model.generate`` keeps its arguments and its results.
 
 Outside a call of ``generate`` the model is untouched: stand-in forwards are attached when a call begins and taken away
-when it ends, so ``model(...)``, training and saving see the model as it was.
+when it ends, so ``model(...)``, training and saving see the model as it was. While a call runs, they serve its thread alone.
 """
 
 from __future__ import annotations
 
 import inspect
+import logging
+import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -14,12 +16,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from exactgraph.candidates.base import Candidate, Context, Decisions
+from exactgraph.candidates.base import Candidate, Context, Decisions, Installation
 from exactgraph.refusal import Refusal, Refused
 from exactgraph.runtime.arguments import compile_refusal, loop_refusal
 from exactgraph.runtime.attention import preferred
 from exactgraph.runtime.decode import DecodeLoop, Steps
-from exactgraph.runtime.guard import Guard, hooked
+from exactgraph.runtime.fitness import unfit
+from exactgraph.runtime.guard import Guard, around
+from exactgraph.runtime.stand_in import Caller, StandIn, caller
+
+_log = logging.getLogger(__name__)
+_FORKED = Refusal("forked", "This process was forked after capture; captured work belongs to the process that captured it.")
+_CLOSED = Refusal("closed", "The session was closed while this call waited for another one.")
+_NESTED = Refusal("nested", "A call inside a running call runs eager.")
 
 
 @dataclass(frozen=True)
@@ -33,36 +42,63 @@ class Call:
 class Session:
     """Installs ``candidate`` into ``model`` until :meth:`close`.
 
-    ``last`` says how the last call ran; ``fallbacks`` counts the calls that ran eager by their reason and ``steps`` counts the
-    decode steps of our loop, over the session.
+    ``last`` says how the last call ran. Over the session, ``served`` counts the calls that ran through the candidate,
+    ``fallbacks`` those that ran eager by their reason, and ``steps`` the decode steps of our loop.
 
     One call runs at a time; calls from other threads wait, a call from inside a running one (a streamer or a processor that
-    generates) runs eager. Raises ``Refused`` where the candidate cannot be installed.
+    generates) runs eager. A copy of the model is an untouched one. Raises ``Refused`` where the candidate cannot be installed.
     """
 
     def __init__(self, model: Any, candidate: Candidate, decisions: Decisions, context: Context, attention: str) -> None:
         if "generate" in vars(model):
             raise Refused("installed", "Another session is installed in this model; close it first.")
-        name = hooked(model)
-        if name is not None:
-            raise Refused("hooks", f"Module {name} has a hook or a replaced forward; captured work would not call it.")
+        refusal = unfit(model) or around(model.device)
+        if refusal is not None:
+            raise Refused(refusal.reason, refusal.sentence)
         self.model = model
-        self.last: Call | None = None
-        self.fallbacks: Counter[Refusal] = Counter()
-        self.steps = Steps()
+        self.clear()
         self._attention = attention
         self._lock = threading.RLock()
-        self._running = False
+        self._process = os.getpid()
+        self._running: Caller | None = None
         self._eager = model.generate
         self._signature = inspect.signature(model.generate)
         with preferred(attention):
             self._installation = candidate.install(model, decisions, context)
-        self._guard = Guard(model)
+        self._stand_ins = {
+            module: StandIn(module, forward, lambda: self._running) for module, forward in self._installation.forwards.items()
+        }
+        self._guard: Guard | None = Guard(model)
         model.generate = self.generate
+        # Copying and pickling ask the instance first. A copy must not generate through this session.
+        vars(model)["__reduce_ex__"] = self._reduced
+
+    def clear(self) -> None:
+        """Begin to count anew."""
+        self.last: Call | None = None
+        self.served = 0
+        self.fallbacks: Counter[Refusal] = Counter()
+        self.steps = Steps()
 
     def close(self) -> None:
-        """Give back the untouched model."""
-        del self.model.generate
+        """Give back the untouched model, and let go of everything that was captured. Waits for a call in another thread."""
+        if self._running == caller():
+            raise Refused(
+                "running", "A session cannot be closed from inside its own call: close it when generate has returned."
+            )
+        if os.getpid() != self._process:
+            self._let_go()
+            return
+        with self._lock:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._guard = None
+        for name in ("generate", "__reduce_ex__"):
+            del vars(self.model)[name]
+        self._detach()
+        self._stand_ins = {}
+        self._installation = Installation()
 
     def __enter__(self) -> Session:
         return self
@@ -85,30 +121,37 @@ class Session:
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """``model.generate`` through the candidate, or eager where the candidate does not serve this call."""
+        named = self._by_name(args, kwargs)
+        if os.getpid() != self._process:
+            # Without the lock: the thread that held it may not exist in this process.
+            return self._fall_back(_FORKED, named)
         with self._lock:
-            named = self._by_name(args, kwargs)
-            self.last = None
-            if self._running:
+            if self._running is not None:
                 with self._detached():
-                    return self._fall_back(Refusal("nested", "A call inside a running call runs eager."), named)
-            refusal = self._guard.refusal()
+                    return self._fall_back(_NESTED, named)
+            self.last = None
+            # What an interrupt left behind in the middle of cleaning up.
+            self._detach()
+            refusal = _CLOSED if self._guard is None else self._guard.refusal()
             if refusal is not None:
                 return self._fall_back(refusal, named)
-            if self._installation.stepper is None:
-                refusal = compile_refusal(self.model, named)
-                if refusal is not None:
-                    return self._fall_back(refusal, named)
-                with self._attached():
-                    result = self.eager(**{**named, **self._installation.arguments})
-                self.last = Call(None)
-                return result
-            return self._step(named)
+            return self._serve(named) if self._installation.stepper is None else self._step(named)
 
     def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a call, those given by position too, by their names."""
         bound = self._signature.bind_partial(*args, **kwargs).arguments
         others = bound.pop("kwargs", {})
         return {**bound, **others}
+
+    def _serve(self, kwargs: dict[str, Any]) -> Any:
+        refusal = compile_refusal(self.model, kwargs)
+        if refusal is not None:
+            return self._fall_back(refusal, kwargs)
+        with self._attached():
+            result = self.eager(**{**kwargs, **self._installation.arguments})
+        self.served += 1
+        self.last = Call(None)
+        return result
 
     def _step(self, kwargs: dict[str, Any]) -> Any:
         refusal = loop_refusal(kwargs)
@@ -122,28 +165,40 @@ class Session:
                 # chance to refuse: the loop has it from here.
                 result = self.eager(**{**kwargs, "custom_generate": loop, "streamer": None})
         except Refused as refused:
+            if loop.begun:  # somebody else's, from inside a processor or a streamer
+                raise
             return self._fall_back(refused.refusal, kwargs)
+        self.served += 1
         self.last = Call(None, loop.steps)
         self.steps.captured += loop.steps.captured
         self.steps.eager += loop.steps.eager
         return result
 
     def _fall_back(self, refusal: Refusal, kwargs: dict[str, Any]) -> Any:
+        # Once aloud for each reason: a program may make thousands of such calls.
+        _log.log(logging.DEBUG if refusal in self.fallbacks else logging.WARNING, "generate runs eager: %s", refusal.sentence)
         result = self.eager(**kwargs)
         self.last = Call(refusal)
         self.fallbacks[refusal] += 1
         return result
 
+    def _reduced(self, protocol: Any) -> Any:
+        """How to copy or pickle the model: as it was before the installation."""
+        kind: Any = type(self.model)
+        constructor, arguments, state, *rest = kind.__reduce_ex__(self.model, protocol)
+        ours = ("generate", "__reduce_ex__", "exactgraph")
+        return constructor, arguments, {name: value for name, value in state.items() if name not in ours}, *rest
+
     @contextmanager
     def _attached(self) -> Iterator[None]:
         """The stand-in forwards at work in the block."""
-        self._running = True
-        self._attach()
         try:
+            self._running = caller()
+            self._attach()
             yield
         finally:
+            self._running = None
             self._detach()
-            self._running = False
 
     @contextmanager
     def _detached(self) -> Iterator[None]:
@@ -155,9 +210,9 @@ class Session:
             self._attach()
 
     def _attach(self) -> None:
-        for module, forward in self._installation.forwards.items():
-            module.forward = forward
+        for module, stand_in in self._stand_ins.items():
+            module.forward = stand_in
 
     def _detach(self) -> None:
-        for module in self._installation.forwards:
-            del module.forward
+        for module in self._stand_ins:
+            vars(module).pop("forward", None)

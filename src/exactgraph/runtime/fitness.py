@@ -1,0 +1,52 @@
+"""Models that captured work cannot stand in for, whatever the candidate: hooks, offloading, quantised weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.modules import module as module_room
+
+from exactgraph.refusal import Refusal
+
+_GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
+_RECORDER = "transformers.utils.output_capturing"
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+def unfit(model: Any) -> Refusal | None:
+    """Why nothing captured may run in ``model`` as it is, or None."""
+    if getattr(model, "is_quantized", False) or getattr(model, "hf_quantizer", None) is not None:
+        return Refusal("quantised", "The weights are quantised; graphs were proved for plain weights only.")
+    name = hooked(model)
+    if name is not None:
+        # Offloading by a device map works through hooks too.
+        return Refusal("hooks", f"Module {name} has a hook or a replaced forward; captured work would not call it.")
+    device = model.device
+    for kind in (model.named_parameters, model.named_buffers):
+        for name, tensor in kind():
+            if type(tensor) not in _TENSORS:
+                return Refusal("tensor-subclass", f"{name} is a {type(tensor).__name__}, not a plain tensor.")
+            if tensor.device != device or tensor.is_meta:
+                return Refusal("devices", f"{name} is on {tensor.device} and the model on {device}: it has to be on one.")
+    return None
+
+
+def hooked(model: Any) -> str | None:
+    """The name of the first module with a hook or with a forward function of its own, or None."""
+    if any(getattr(module_room, hooks) for hooks in _GLOBAL_HOOKS):
+        return "every module"
+    for name, module in model.named_modules():
+        replaced = "forward" in vars(module) or module._compiled_call_impl is not None
+        if replaced or any(_of_others(getattr(module, hooks, None)) for hooks in _HOOKS):
+            return name or type(model).__name__
+    return None
+
+
+def _of_others(hooks: dict[int, Any] | None) -> bool:
+    """Whether there are hooks but those that transformers leaves behind once a call asked for hidden states or attentions.
+
+    These do nothing in a call that asks for neither, and one that does runs eager.
+    """
+    return hooks is not None and any(hook.__module__ != _RECORDER for hook in hooks.values())
