@@ -30,13 +30,14 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_from_nothing_to_a_receipt_and_no_further(folder: Path) -> None:
-    write_json(folder / "config.yaml", {"models": [TINY], "rehearsal": {"model": TINY}})
+    # Without the compilers, which take minutes on a CPU; the shipped configuration below has them.
+    write_json(folder / "config.yaml", {"models": [TINY], "rehearsal": {"model": TINY}, "candidates": ["C026", "step"]})
     first = snakemake(folder)
     (receipt,) = folder.glob("artifacts/*/*/*/*/receipt.json")
     predicate = read_json(receipt)["predicate"]
     if predicate["status"] == "rehearsal":
         assert first.count("REHEARSAL") >= 2
-    assert predicate["confirmation"]["confirmed"] in ("step", "C022")
+    assert predicate["confirmation"]["confirmed"] in ("step", "C026", "C022")
     assert "Nothing to be done" in snakemake(folder)
     verify(folder, receipt)
     verify(folder, receipt, "--rerun")
