@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import transformers
-from runtime_models import make_llama
+from runtime_models import make_llama, make_model
 
 FAMILIES = ("llama", "llama-tied", "llama-biases", "mistral", "mistral-window", "qwen2", "qwen3", "smollm3")
 
@@ -31,28 +30,8 @@ def make(family: str, device: torch.device) -> Any:
 
 
 def _make(name: str, device: torch.device, **changes: Any) -> Any:
-    settings = {
-        "hidden_size": 128,
-        "intermediate_size": 320,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 64,
-        "vocab_size": 512,
-        "max_position_embeddings": 1024,
-        "initializer_range": 0.12,
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-        "pad_token_id": 1,
-    }
-    if name in ("Qwen2", "SmolLM3"):
-        settings["head_dim"] = 32
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**{**settings, **changes})
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    model = getattr(transformers, f"{name}ForCausalLM")(config).to(device=device, dtype=dtype).eval()
-    model.generation_config.eos_token_id = None
-    return model
+    head = 32 if name in ("Qwen2", "SmolLM3") else 64
+    return make_model(name, device, **{"hidden_size": 128, "intermediate_size": 320, "head_dim": head, **changes})
 
 
 def _with_biases(model: Any) -> Any:

@@ -6,8 +6,6 @@ own, captured when the length is first met, up to a budget of lengths; every oth
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,6 +14,7 @@ from exactgraph.candidates.base import Candidate, Context, Decisions, Installati
 from exactgraph.capture.buffers import buffer
 from exactgraph.capture.graph import Capturer, Function, Graph
 from exactgraph.models.cache import cache_name
+from exactgraph.models.forwards import attached
 from exactgraph.models.host_reads import refusing_host_reads
 from exactgraph.models.inputs import check_inputs
 from exactgraph.models.masks import masks_as_in_eager
@@ -36,7 +35,7 @@ class Step(Candidate):
         installation = self.install(model, decisions, context)
         stepper = installation.stepper
         assert isinstance(stepper, LengthStepper)
-        with _attached(installation):
+        with attached(installation.forwards):
             # The longest too: a window may be full there, or another rule hold.
             for length in (context.validated_length, context.confirmed_length):
                 stepper.check(length)
@@ -121,18 +120,6 @@ class LengthStepper(Stepper):
             return (output.logits[:, -1],)
 
         return step
-
-
-@contextmanager
-def _attached(installation: Installation) -> Iterator[None]:
-    """The forwards of ``installation`` at work in the block, where no session attaches them."""
-    try:
-        for module, forward in installation.forwards.items():
-            module.forward = forward
-        yield
-    finally:
-        for module in installation.forwards:
-            vars(module).pop("forward", None)
 
 
 CANDIDATES = {Step.id: Step()}

@@ -20,6 +20,7 @@ from transformers.generation.logits_process import LogitsProcessor
 from transformers.pytorch_utils import Conv1D
 
 from exactgraph.models import parts
+from exactgraph.models.forwards import attached
 from exactgraph.models.layout import layout_of
 from exactgraph.refusal import Refused
 
@@ -52,11 +53,8 @@ def labelled(model: Any) -> Iterator[None]:
 
     Forward functions stand in on the instances meanwhile and are taken away at the end.
     """
-    labels = _labels(model)
     with ExitStack() as stack:
-        for module, label in labels.items():
-            module.forward = _under(label, module.forward)
-            stack.callback(delattr, module, "forward")
+        stack.enter_context(attached({module: _under(label, module.forward) for module, label in _labels(model).items()}))
         stack.enter_context(patch.object(Cache, "update", _under(label_of(parts.CACHE), Cache.update)))
         for home in {type(module).__module__ for module in model.modules()}:
             function = getattr(sys.modules[home], _ROTARY_FUNCTION, None)
