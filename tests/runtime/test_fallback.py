@@ -11,7 +11,7 @@ from runtime_models import make_llama, prompt
 from runtime_outputs import assert_same_bits, refusal_of, steps_of
 from transformers import DynamicCache, GenerationConfig, MistralConfig
 
-from exactgraph.models.cache import cache_name, cache_of
+from exactgraph.models.cache import cache_name
 from exactgraph.runtime.session import Session
 
 Install = Callable[..., Session]
@@ -41,12 +41,6 @@ def _embeddings(model: Any) -> dict[str, Any]:
     return {"inputs": None, "inputs_embeds": model.model.embed_tokens(prompt(model.device, 9))}
 
 
-def _full_cache(model: Any) -> dict[str, Any]:
-    with torch.no_grad():
-        filled = cache_of(model(prompt(model.device, 10), use_cache=True))
-    return {cache_name(model): filled, "inputs": prompt(model.device, 10)[:, :4]}
-
-
 def _sliding_cache(model: Any) -> dict[str, Any]:
     config = MistralConfig(num_hidden_layers=model.config.num_hidden_layers, sliding_window=64)
     return {cache_name(model): DynamicCache(config=config)}
@@ -70,7 +64,6 @@ CASES: list[tuple[str, str, Arguments]] = [
     ("beam sampling", "generation-mode", lambda model: {"num_beams": 2, "do_sample": True}),
     ("several sequences", "batch", lambda model: {"num_return_sequences": 2, "do_sample": True}),
     ("hidden states", "inner-outputs", lambda model: {"output_hidden_states": True, "return_dict_in_generate": True}),
-    ("a cache of another prompt", "cache-kind", _full_cache),
     ("a cache of other layers", "cache-kind", _sliding_cache),
     ("a static cache", "cache-kind", lambda model: {"cache_implementation": "static", "disable_compile": True}),
     ("no cache", "cache-use", lambda model: {"use_cache": False}),

@@ -294,6 +294,36 @@ def test_a_conversation_on_the_callers_own_cache(device: torch.device, attention
         assert not session.fallbacks
 
 
+def test_a_cache_that_holds_more_than_the_prompt_fails_as_in_eager(device: torch.device, attention: str) -> None:
+    model = make_llama(device)
+    with opened(model, attention) as session:
+        errors = []
+        for generate in (session.eager, model.generate):
+            cache = cache_of(ask(session.eager, prompt(device, 12), 8))
+            with pytest.raises(Exception) as caught:  # noqa: PT011
+                ask(generate, prompt(device, 4), 8, **{cache_name(model): cache})
+            errors.append((type(caught.value), str(caught.value)))
+        assert errors[0] == errors[1]
+
+
+def test_where_choosing_cannot_be_captured_it_runs_by_itself(
+    device: torch.device, attention: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_llama(device)
+    with opened(model, attention) as session:
+        ids = prompt(device, 12)
+        assert_same(ask(model.generate, ids, 4), ask(session.eager, ids, 4))
+        (lane,) = session._installation.stepper  # type: ignore[union-attr, misc]
+        lane._choice = None
+
+        def refuse(function: Any) -> Any:
+            raise Refused("capture-failed", "No.")
+
+        monkeypatch.setattr(lane._capturer, "capture", refuse)
+        assert_same(ask(model.generate, ids, 30), ask(session.eager, ids, 30))
+        assert steps_of(session) == (29, 0)
+
+
 def test_a_model_without_room_in_its_budget_is_refused(device: torch.device) -> None:
     model = make("mistral", device, attn_implementation="eager")
     with pytest.raises(Refused, match="All 0 lengths"):

@@ -6,6 +6,7 @@ own, captured when the length is first met, up to a budget. What neither covers 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from exactgraph.models.device_length import AttendByLength, DeviceLength, Shape
 from exactgraph.models.masks import masks_as_in_eager
 from exactgraph.models.rope import HeldRope
 from exactgraph.models.slots import SlotCache
-from exactgraph.refusal import Refused
+from exactgraph.refusal import Refusal, Refused
 
 
 class Lane(Stepper):
@@ -44,13 +45,14 @@ class Lane(Stepper):
         self.shapes: set[Shape] = set()
         self._budget = budget
         self._graphs: dict[tuple[int, int], Graph] = {}
-        self._choice: Graph | None = None
+        self._choice: Callable[[], Any] | None = None
         device = model.device
         # Planning captures before any token was fed, and a warm-up must look up one that exists.
         self._token = buffer((batch, 1), torch.int64, device).zero_()
         self._position = buffer((batch, 1), torch.int64, device).zero_()
         self._logits = buffer((batch, self.cache.logits.shape[1]), self.cache.logits.dtype, device).zero_()
         self._live = DeviceLength(batch, device)
+        self._closed: Refusal | None = None
         self._length = self._begun = 0
 
     def begin(self, cache: Any) -> None:
@@ -76,9 +78,13 @@ class Lane(Stepper):
 
     def choose(self) -> torch.Tensor:
         if self._choice is None:
-            self._choice = self._capturer.capture(self._feed_back)
+            try:
+                self._choice = self._capturer.capture(self._feed_back).replay
+            except Refused:
+                # A few small kernels; launched one by one they do the same.
+                self._choice = self._feed_back
             self._place(self._length)
-        self._choice.replay()
+        self._choice()
         return self._token
 
     def end(self, cache: Any, length: int) -> None:
@@ -109,10 +115,17 @@ class Lane(Stepper):
         alone = sum(first == last for first, last in self._graphs)
         if key not in self.classes and alone >= self._budget:
             raise Refused("budget", f"All {self._budget} lengths that may have a graph of their own have one.")
+        if self._closed is not None:
+            raise Refused(self._closed.reason, self._closed.sentence)
         # Warm-ups write the slots that the step itself will write, so the sequence does not mind them.
         self._place(length)
-        with masks_as_in_eager():
-            graph = self._capturer.capture(self.by_class(key[1]) if key in self.classes else self.alone(length))
+        try:
+            with masks_as_in_eager():
+                graph = self._capturer.capture(self.by_class(key[1]) if key in self.classes else self.alone(length))
+        except Refused as refused:
+            # There is no room for another one. It is not asked for again at every step.
+            self._closed = refused.refusal
+            raise
         self._graphs[key] = graph
         return graph
 
