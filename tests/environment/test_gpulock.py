@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from exactgraph.environment.device import Device, cuda_device
-from exactgraph.environment.gpulock import HELD, hold_gpu
+from exactgraph.environment.gpulock import HELD, hold_gpu, only
 from exactgraph.environment.nvml import Gpu
 from exactgraph.refusal import UserError
 
@@ -219,6 +219,20 @@ def test_a_pinned_job_takes_a_gpu_of_its_pins_alone(
     with pytest.raises(UserError, match="but CUDA_VISIBLE_DEVICES=1 with the slot's visible: 2 gives no GPU"):  # noqa: SIM117
         with hold_gpu(H200.id, lambda: MACHINE, tmp_path, ["2"]):
             pass
+
+
+def test_a_pinned_probe_sees_the_gpus_of_its_slot_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with only(["2,1"], lambda: MACHINE):
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-b,GPU-c"
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
+    for pins, read in ((None, MACHINE), (["0"], [])):
+        with only(pins, lambda read=read: read):
+            assert "CUDA_VISIBLE_DEVICES" not in os.environ
+    with pytest.raises(UserError, match="the slot's visible: 7 names no GPU of this machine"), only(["7"], lambda: MACHINE):
+        pass
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with only(["0"], lambda: MACHINE):
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "", "a rehearsal was asked for"
 
 
 def test_jobs_that_keep_coming_do_not_hold_up_who_waits_to_be_alone(tmp_path: Path, holders: list[Holder]) -> None:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 from exactgraph.environment import nvml
 from exactgraph.environment.nvml import Gpu
@@ -145,32 +146,54 @@ def hold_gpu(
         settings |= {} if _ORDER in os.environ else {_ORDER: "PCI_BUS_ID"}
     else:
         settings[_VISIBLE] = gpu.uuid
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
     try:
-        yield Hold(gpu.uuid, lock)
+        with patch.dict(os.environ, settings):
+            yield Hold(gpu.uuid, lock)
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
         lock.close()
+
+
+@contextmanager
+def only(pins: Sequence[str] | None, read: Callable[[], list[Gpu]] = nvml.gpus) -> Iterator[None]:
+    """Have ``CUDA_VISIBLE_DEVICES`` name the GPUs of ``pins`` alone in the block, as :func:`hold_gpu` would choose from.
+
+    Enter it before torch starts CUDA. On a machine without a GPU, or without pins, it changes nothing.
+    """
+    found = read()
+    chosen = _pinned(found, pins)
+    if not chosen and nvml.visible(found):
+        raise UserError(f"{_choice(pins)} names no GPU of this machine: nvidia-smi lists them by number and UUID.")
+    if pins is None or not chosen:
+        yield
+        return
+    with patch.dict(os.environ, {_VISIBLE: ",".join(gpu.uuid for gpu in chosen)}):
+        yield
+
+
+def _pinned(found: Sequence[Gpu], pins: Sequence[str] | None) -> list[Gpu]:
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` and ``pins`` leave, in the order of the first."""
+    chosen = nvml.visible(found)
+    if pins is None:
+        return chosen
+    named = [gpu for pin in pins for gpu in nvml.visible(found, {_VISIBLE: pin})]
+    return [gpu for gpu in chosen if gpu in named]
+
+
+def _choice(pins: Sequence[str] | None) -> str:
+    """What was chosen by whom, in words."""
+    where = [f"{_VISIBLE}={os.environ[_VISIBLE]}"] if _VISIBLE in os.environ else []
+    where += [] if pins is None else [f"the slot's visible: {', '.join(pins)}"]
+    return " with ".join(where) or "this machine"
 
 
 def _eligible(device_id: str, found: Sequence[Gpu], pins: Sequence[str] | None) -> list[Gpu]:
     """The GPUs that this job may hold, in the order to try."""
-    chosen = nvml.visible(found)
-    where = [f"{_VISIBLE}={os.environ[_VISIBLE]}"] if _VISIBLE in os.environ else []
-    if pins is not None:
-        named = [gpu for pin in pins for gpu in nvml.visible(found, {_VISIBLE: pin})]
-        chosen = [gpu for gpu in chosen if gpu in named]
-        where.append(f"the slot's visible: {', '.join(pins)}")
+    chosen = _pinned(found, pins)
     matching = [gpu for gpu in chosen if gpu.device.id == device_id]
     if matching:
         return matching
     seen = ", ".join(sorted({gpu.device.id for gpu in chosen})) or "no GPU"
-    raise UserError(f"This job belongs on {device_id}, but {' with '.join(where) or 'this machine'} gives {seen}.")
+    raise UserError(f"This job belongs on {device_id}, but {_choice(pins)} gives {seen}.")
 
 
 def _take(gpus: Sequence[Gpu], folder: Path) -> tuple[Gpu, Lock]:

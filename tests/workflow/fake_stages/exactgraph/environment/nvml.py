@@ -8,7 +8,7 @@ from exactgraph.machine import machine
 
 
 def gpus() -> list[str]:
-    return [machine()["gpu"]] if machine()["gpu"] else []
+    return [machine()["gpu"]] * machine().get("gpus", 1) if machine()["gpu"] else []
 
 
 def visible(found: list[str]) -> list[str]:
