@@ -5,8 +5,8 @@
 Takes the frozen baseline and the plans of a key, holds one GPU alone as ``validate`` does, and times eager beside each
 candidate, over and over under each condition: the other GPU quiet; multiplying matrices, which draws power and nothing of the
 host; decoding in eager, which keeps cores of the host busy too. Whoever works on the other GPU holds that one. Every timed
-answer is compared with the baseline. Adds the rows of this key to FILE, ``{"code", "device", "environment", "rows"}``: tok/s are
-decode tokens a second, ``ratio`` is of whole calls, ``eager_moved`` and ``moved`` are tok/s over those beside a quiet GPU.
+answer is compared with the baseline. Adds the rows of this key to FILE, ``{"code", "device", "environment", "rows"}``: tok/s
+are decode tokens a second, ``ratio`` is of whole calls, ``eager_moved`` and ``moved`` are tok/s over those beside a quiet GPU.
 """
 
 from __future__ import annotations

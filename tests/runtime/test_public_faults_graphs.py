@@ -56,21 +56,21 @@ def test_fault_3_lengths_on_both_sides_of_an_edge(llama: Any, attention: str, ed
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path, device: torch.device) -> Place:
     """A key's folder in which nothing ran yet."""
     folder = tmp_path / "model@0123456789ab" / "device" / "environment" / "protocol"
     write_json(folder / "protocol.json", {"baselines": 3, "attention_preference": ["flash"]})
     for name in ("flaky", "step"):
-        decisions = {} if name == "flaky" else planned(folder)
+        decisions = {} if name == "flaky" else planned(folder, device)
         write_json(folder / "candidates" / name / "plan.json", {"candidate": name, "decisions": decisions})
     return Place(folder)
 
 
-def planned(folder: Path) -> Decisions:
-    """What ``step`` decides for the small model, of which nothing depends on the device."""
+def planned(folder: Path, device: torch.device) -> Decisions:
+    """What ``step`` decides for the small model."""
     from exactgraph.stages.context import context_of
 
-    small = fresh_process.loaded(folder, torch.device("cpu"))
+    small = fresh_process.loaded(folder, device)
     return candidate("step").plan(small.model, context_of(small))
 
 
@@ -268,7 +268,9 @@ class Chooses(Candidate):
         return Installation()
 
 
-def test_fault_26_the_plan_fixes_the_winner(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_26_the_plan_fixes_the_winner(
+    place: Place, device: torch.device, attention: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Confirmation installs what was planned, and holds no trials of its own."""
     chooses = Chooses()
     monkeypatch.setattr(confirm, "candidate", lambda name: chooses)
@@ -276,13 +278,13 @@ def test_fault_26_the_plan_fixes_the_winner(place: Place, monkeypatch: pytest.Mo
 
     @contextmanager
     def open_model(place: Place) -> Iterator[Any]:
-        yield fresh_process.loaded(place.folder, torch.device("cpu"))
+        yield fresh_process.loaded(place.folder, device)
 
     monkeypatch.setattr(confirm, "open_model", open_model)
     write_json(place.plan_path("chooses"), {"decisions": {"winner": 7}})
-    fresh_process.baseline(place.folder, place.folder / "run.json", torch.device("cpu"), "default", "eager", 1)
+    fresh_process.baseline(place.folder, place.folder / "run.json", device, attention, "eager", 1)
     run = read_json(place.folder / "run.json")
-    write_json(place.folder / "frozen.json", {"attention": "default", "sets": run["sets"]})
+    write_json(place.folder / "frozen.json", {"attention": attention, "sets": run["sets"]})
     for _ in range(2):
         confirm.run_one(place.folder, "chooses", place.folder / "attempt.json")
         assert read_json(place.folder / "attempt.json")["status"] == "matched"
