@@ -29,11 +29,11 @@ from exactgraph.stages import confirm
 from exactgraph.stages.loaded import Loaded
 from exactgraph.stages.place import Place
 
-#: The flaky one begins to differ after so many tokens of an answer: nothing shorter would show it.
-RIGHT_FOR = 200
-TOKENS = 256
+#: The step of the long answer at which the flaky one begins to differ: nothing shorter would show it.
+WRONG_FROM = 200
+TOKENS, FEW = 256, 8
 QUESTIONS = {
-    "heldout": [Question("heldout/0", (0, 7, 9, 30), 8)],
+    "heldout": [Question("heldout/0", (0, 7, 9, 30), FEW)],
     "long": [Question("long/0", tuple(range(2, 26)), TOKENS)],
 }
 
@@ -46,15 +46,15 @@ def loaded(folder: Path, device: torch.device) -> Loaded:
 
 
 class Wavering:
-    """The forward of an output head that is right for some tokens of an answer, and then another one's."""
+    """The forward of an output head, called once a token, that is right until late in the long answer."""
 
     def __init__(self, head: Any) -> None:
-        self._own, self._tokens = head.forward, 0
+        self._own, self._right = head.forward, FEW + WRONG_FROM
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        self._tokens = self._tokens + 1 if hidden.shape[1] == 1 else 0
+        self._right -= 1
         logits: torch.Tensor = self._own(hidden)
-        return logits.roll(1, -1) if self._tokens > RIGHT_FOR else logits
+        return logits if self._right >= 0 else logits.roll(1, -1)
 
 
 class Flaky(Candidate):

@@ -15,7 +15,7 @@ from typing import Any
 import fresh_process
 import pytest
 import torch
-from fresh_process import RIGHT_FOR, TOKENS, spawn
+from fresh_process import TOKENS, WRONG_FROM, spawn
 from runtime_models import make_llama, prompt
 from runtime_outputs import ask, assert_same, assert_same_bits, steps_of
 
@@ -109,7 +109,7 @@ def test_fault_5_an_eager_that_differs_between_processes_is_not_frozen(
     frozen = freeze_fresh(place, device, monkeypatch, "flaky")
     assert frozen["status"] == "baseline-unstable"
     difference = frozen["attempts"][-1]["difference"]
-    assert (difference["prompt"], difference["step"]) == ("long/0", RIGHT_FOR + 1)
+    assert (difference["prompt"], difference["step"]) == ("long/0", WRONG_FROM)
 
 
 @pytest.mark.slow
@@ -133,7 +133,7 @@ def test_fault_5_three_processes_have_equal_bits_and_a_flaky_candidate_is_not_co
     result = read_json(place.folder / "confirmation.json")
     assert result["confirmed"] == "step"
     flaky, step = result["attempts"]
-    assert (flaky["status"], flaky["difference"]["step"]) == ("mismatch", RIGHT_FOR + 1)
+    assert (flaky["status"], flaky["difference"]["step"]) == ("mismatch", WRONG_FROM)
     assert step["sets"] == frozen["sets"]
 
 
