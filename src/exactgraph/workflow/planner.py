@@ -123,8 +123,12 @@ class Planner:
         return self._looks[slot]
 
     def visible(self, wildcards: Any) -> str:
-        """The GPUs that the slot is, in the words of ``CUDA_VISIBLE_DEVICES``, or ``any``."""
-        return str(self.config["devices"].get(wildcards.slot, {}).get("visible", ANY))
+        """The GPUs that the slot of a probe is, in the words of ``CUDA_VISIBLE_DEVICES``, or ``any``."""
+        return self.visible_of(wildcards.slot)
+
+    def visible_of(self, slot: str) -> str:
+        """The same of a slot by its name."""
+        return str(self.config["devices"].get(slot, {}).get("visible", ANY))
 
     def seen_source(self, wildcards: Any) -> str:
         """What a look at the source shows, so that a changed local folder is resolved again."""
@@ -144,21 +148,24 @@ class Planner:
         except UserError as error:
             return str(error)
         if nvml.visible(gpus):
-            return f"exactgraph confirms {', '.join(settings.models(self.config))}.{self._idle(len(nvml.visible(gpus)))}"
+            return f"exactgraph confirms {', '.join(settings.models(self.config))}.{self._idle(gpus)}"
         hidden = f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')} names none of this machine's GPUs"
         return (
             f"REHEARSAL: {hidden if gpus else 'this machine has no NVIDIA GPU'}. {self.config['rehearsal']['model']} goes "
             f"through the whole workflow on the CPU with emulated capture, compared for exactness and never ranked for speed."
         )
 
-    def _idle(self, gpus: int) -> str:
-        """That some of the GPUs will have nothing to do, which nobody would notice; empty where they will."""
+    def _idle(self, found: list[nvml.Gpu]) -> str:
+        """That some of the slots' GPUs will have nothing to do, which nobody would notice; empty where all will."""
+        pins = [self.visible_of(slot) for slot in self.config["devices"]]
+        named = [gpu for pin in pins for gpu in nvml.visible(found, {"CUDA_VISIBLE_DEVICES": pin})]
+        gpus = sum(ANY in pins or gpu in named for gpu in nvml.visible(found))
         offered = self._workflow.global_resources
         jobs = min(offered[name].value for name in ("gpu", "_cores"))
         if jobs >= gpus:
             return ""
         return (
-            f" Of the {gpus} GPUs that are visible, {jobs} at a time will have work: "
+            f" Of {gpus} GPUs, {jobs} at a time will have work: "
             f"snakemake --cores {gpus} --resources gpu={gpus} confirm uses all of them."
         )
 
