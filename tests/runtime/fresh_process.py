@@ -104,6 +104,7 @@ def spawn(*arguments: object) -> None:
 def main() -> None:
     stage, folder, out, device, attention, name, number = sys.argv[1:]
     on = torch.device(device)
+    torch.set_num_threads(1)  # several of these run at once
     if stage == "baseline":
         baseline(Path(folder), Path(out), on, attention, name, int(number))
     else:
