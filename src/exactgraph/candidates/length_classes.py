@@ -64,7 +64,7 @@ def _backends() -> tuple[bool, ...]:
     """Which backends eager may choose from."""
     cuda = torch.backends.cuda
     asked = (cuda.flash_sdp_enabled, cuda.mem_efficient_sdp_enabled, cuda.math_sdp_enabled, cuda.cudnn_sdp_enabled)
-    return tuple(enabled() for enabled in asked)
+    return tuple(enabled() for enabled in asked)  # type: ignore[no-untyped-call]
 
 
 @cache
