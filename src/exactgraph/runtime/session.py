@@ -24,6 +24,7 @@ from exactgraph.runtime.decode import DecodeLoop, Steps
 from exactgraph.runtime.fitness import unfit
 from exactgraph.runtime.guard import Guard, around
 from exactgraph.runtime.stand_in import Caller, StandIn, caller
+from exactgraph.runtime.user_code import watched
 
 _log = logging.getLogger(__name__)
 _FORKED = Refusal("forked", "This process was forked after capture; captured work belongs to the process that captured it.")
@@ -33,7 +34,10 @@ _NESTED = Refusal("nested", "A call inside a running call runs eager.")
 
 @dataclass(frozen=True)
 class Call:
-    """How a call of ``generate`` ran: through the candidate, or eager with the reason. ``steps`` where our loop ran it."""
+    """How a call of ``generate`` ran: through the candidate, or eager with the reason, if only from some step on.
+
+    ``steps`` where our loop ran it.
+    """
 
     refusal: Refusal | None
     steps: Steps | None = None
@@ -68,7 +72,7 @@ class Session:
         self._stand_ins = {
             module: StandIn(module, forward, lambda: self._running) for module, forward in self._installation.forwards.items()
         }
-        self._guard: Guard | None = Guard(model)
+        self._guard: Guard | None = Guard(model, self._stand_ins)
         model.generate = self.generate
         # Copying and pickling ask the instance first. A copy must not generate through this session.
         vars(model)["__reduce_ex__"] = self._reduced
@@ -147,11 +151,25 @@ class Session:
         refusal = compile_refusal(self.model, kwargs)
         if refusal is not None:
             return self._fall_back(refusal, kwargs)
+        left: list[Refusal] = []
         with self._attached():
-            result = self.eager(**{**kwargs, **self._installation.arguments})
+            result = self.eager(**{**watched(kwargs, lambda: self._leave_if_changed(left)), **self._installation.arguments})
+        if left:
+            self._say(left[0])
+            self._count(left[0])
+            return result
         self.served += 1
         self.last = Call(None)
         return result
+
+    def _leave_if_changed(self, left: list[Refusal]) -> None:
+        """Go on in eager where the user's own code, inside this call, made the model or the process another."""
+        refusal = _CLOSED if self._guard is None else self._guard.refusal()
+        if refusal is not None:
+            left.append(refusal)
+        if left:
+            # What stands in for single modules keeps nothing from step to step, so a call can go on without it at any of them.
+            self._detach()
 
     def _step(self, kwargs: dict[str, Any]) -> Any:
         refusal = loop_refusal(kwargs)
@@ -175,12 +193,18 @@ class Session:
         return result
 
     def _fall_back(self, refusal: Refusal, kwargs: dict[str, Any]) -> Any:
+        self._say(refusal)
+        result = self.eager(**kwargs)
+        self._count(refusal)
+        return result
+
+    def _say(self, refusal: Refusal) -> None:
         # Once aloud for each reason: a program may make thousands of such calls.
         _log.log(logging.DEBUG if refusal in self.fallbacks else logging.WARNING, "generate runs eager: %s", refusal.sentence)
-        result = self.eager(**kwargs)
+
+    def _count(self, refusal: Refusal) -> None:
         self.last = Call(refusal)
         self.fallbacks[refusal] += 1
-        return result
 
     def _reduced(self, protocol: Any) -> Any:
         """How to copy or pickle the model: as it was before the installation."""
