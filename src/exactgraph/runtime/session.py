@@ -23,8 +23,9 @@ from exactgraph.runtime.attention import preferred
 from exactgraph.runtime.decode import DecodeLoop, Steps
 from exactgraph.runtime.fitness import unfit
 from exactgraph.runtime.guard import Guard, around
+from exactgraph.runtime.leaving import LeavingStepper
 from exactgraph.runtime.stand_in import Caller, StandIn, caller
-from exactgraph.runtime.user_code import watched
+from exactgraph.runtime.user_code import given_user_code, watched
 
 _log = logging.getLogger(__name__)
 _FORKED = Refusal("forked", "This process was forked after capture; captured work belongs to the process that captured it.")
@@ -152,31 +153,22 @@ class Session:
         if refusal is not None:
             return self._fall_back(refusal, kwargs)
         left: list[Refusal] = []
+        arguments = {**watched(kwargs, lambda: self._stays(left)), **self._installation.arguments}
         with self._attached():
-            result = self.eager(**{**watched(kwargs, lambda: self._leave_if_changed(left)), **self._installation.arguments})
-        if left:
-            self._say(left[0])
-            self._count(left[0])
-            return result
-        self.served += 1
-        self.last = Call(None)
+            result = self.eager(**arguments)
+        self._count_call(left, None)
         return result
-
-    def _leave_if_changed(self, left: list[Refusal]) -> None:
-        """Go on in eager where the user's own code, inside this call, made the model or the process another."""
-        refusal = _CLOSED if self._guard is None else self._guard.refusal()
-        if refusal is not None:
-            left.append(refusal)
-        if left:
-            # What stands in for single modules keeps nothing from step to step, so a call can go on without it at any of them.
-            self._detach()
 
     def _step(self, kwargs: dict[str, Any]) -> Any:
         refusal = loop_refusal(kwargs)
         if refusal is not None:
             return self._fall_back(refusal, kwargs)
-        assert self._installation.stepper is not None
-        loop = DecodeLoop(self._installation.stepper, kwargs.get("streamer"))
+        left: list[Refusal] = []
+        stepper = self._installation.stepper
+        assert stepper is not None
+        if given_user_code(kwargs):
+            stepper = LeavingStepper(stepper, lambda: self._stays(left))
+        loop = DecodeLoop(stepper, kwargs.get("streamer"))
         try:
             with self._attached():
                 # transformers does not pass the streamer on to the hook, and would feed it the prompt before the loop had a
@@ -186,23 +178,40 @@ class Session:
             if loop.begun:  # somebody else's, from inside a processor or a streamer
                 raise
             return self._fall_back(refused.refusal, kwargs)
-        self.served += 1
-        self.last = Call(None, loop.steps)
         self.steps.captured += loop.steps.captured
         self.steps.eager += loop.steps.eager
+        self._count_call(left, loop.steps)
         return result
+
+    def _stays(self, left: list[Refusal]) -> bool:
+        """Whether a call goes on through the candidate after the user's own code ran in it; ``left`` keeps why not."""
+        refusal = _CLOSED if self._guard is None else self._guard.refusal()
+        if refusal is not None:
+            left.append(refusal)
+        if left:
+            # Stand-ins for single modules keep nothing from step to step, so a call goes on without them at any of them.
+            self._detach()
+        return not left
+
+    def _count_call(self, left: list[Refusal], steps: Steps | None) -> None:
+        if left:
+            self._say(left[0])
+            self._count_eager(left[0])
+            return
+        self.served += 1
+        self.last = Call(None, steps)
 
     def _fall_back(self, refusal: Refusal, kwargs: dict[str, Any]) -> Any:
         self._say(refusal)
         result = self.eager(**kwargs)
-        self._count(refusal)
+        self._count_eager(refusal)
         return result
 
     def _say(self, refusal: Refusal) -> None:
         # Once aloud for each reason: a program may make thousands of such calls.
         _log.log(logging.DEBUG if refusal in self.fallbacks else logging.WARNING, "generate runs eager: %s", refusal.sentence)
 
-    def _count(self, refusal: Refusal) -> None:
+    def _count_eager(self, refusal: Refusal) -> None:
         self.last = Call(refusal)
         self.fallbacks[refusal] += 1
 
@@ -238,5 +247,7 @@ class Session:
             module.forward = stand_in
 
     def _detach(self) -> None:
-        for module in self._stand_ins:
-            vars(module).pop("forward", None)
+        for module, stand_in in self._stand_ins.items():
+            # The user's own code may have put another forward there.
+            if vars(module).get("forward") is stand_in:
+                del module.forward

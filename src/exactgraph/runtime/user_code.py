@@ -13,7 +13,12 @@ import torch
 from transformers import PrefixConstrainedLogitsProcessor, StoppingCriteria, StoppingCriteriaList
 
 _LIBRARY = "transformers"
-_LISTS = ("logits_processor", "stopping_criteria")
+_PLACES = ("logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn", "streamer")
+
+
+def given_user_code(arguments: dict[str, Any]) -> bool:
+    """Whether ``arguments`` of ``generate`` bring code of the user's own into the call."""
+    return runs_user_code(*(arguments.get(name) for name in _PLACES))
 
 
 def runs_user_code(*parts: Any) -> bool:
@@ -33,14 +38,13 @@ def _of_user(part: Any) -> bool:
     return any(callable(value) and name in dir(type(part)) for name, value in vars(part).items())
 
 
-def watched(arguments: dict[str, Any], look: Callable[[], None]) -> dict[str, Any]:
+def watched(arguments: dict[str, Any], look: Callable[[], object]) -> dict[str, Any]:
     """``arguments`` of ``generate`` such that ``look`` runs after every piece of the user's own code, before the next step.
 
     Unchanged where there is none. Criteria run after processors, streamers after criteria: one last criterion and one streamer
     see all of it.
     """
-    given = [arguments.get(name) for name in (*_LISTS, "prefix_allowed_tokens_fn", "streamer")]
-    if not runs_user_code(*given):
+    if not given_user_code(arguments):
         return arguments
     criteria: Iterable[Any] = arguments.get("stopping_criteria") or ()
     streamer = arguments.get("streamer")
@@ -54,7 +58,7 @@ def watched(arguments: dict[str, Any], look: Callable[[], None]) -> dict[str, An
 class _Criterion(StoppingCriteria):
     """Looks, and never stops."""
 
-    def __init__(self, look: Callable[[], None]) -> None:
+    def __init__(self, look: Callable[[], object]) -> None:
         self._look = look
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> Any:
@@ -66,7 +70,7 @@ class _Criterion(StoppingCriteria):
 class _Streamer:
     """A streamer of the user's, after which somebody looks."""
 
-    def __init__(self, streamer: Any, look: Callable[[], None]) -> None:
+    def __init__(self, streamer: Any, look: Callable[[], object]) -> None:
         self._streamer = streamer
         self._look = look
 
