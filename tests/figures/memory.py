@@ -25,20 +25,25 @@ def rounds(count: int, device: torch.device, layers: int = 4) -> dict[str, Any]:
     model = deep_llama(device, layers)
     ids = prompt(model)
     model.generate(ids, max_new_tokens=4, do_sample=False)  # what the libraries keep for themselves
-    before, seen = held(device), []
-    for number in range(count):
-        handle = optimised(model, ("step", "C026")[number % 2], budget=8, confirmed=32)
-        model.generate(ids, max_new_tokens=6, do_sample=False)
-        if handle.session.served != 1:
-            raise RuntimeError(f"Round {number} ran eager, so it shows nothing: {handle.last}")
-        del handle
-        exactgraph.restore(model)
-        seen.append(held(device))
+    gc.collect()
+    gc.freeze()  # a collection then looks at what the rounds made, not at every object of the libraries
+    try:
+        before, seen = held(device), []
+        for number in range(count):
+            handle = optimised(model, ("step", "C026")[number % 2], budget=8, confirmed=32)
+            model.generate(ids, max_new_tokens=6, do_sample=False)
+            if handle.session.served != 1:
+                raise RuntimeError(f"Round {number} ran eager, so it shows nothing: {handle.last}")
+            del handle
+            exactgraph.restore(model)
+            seen.append(held(device))
+    finally:
+        gc.unfreeze()
     return {"rounds": count, "before": before, "after_two": seen[1], "after": seen[-1]}
 
 
 def held(device: torch.device) -> dict[str, int]:
-    """Live tensors, graphs and sessions; on a GPU also bytes that torch has allocated and reserved."""
+    """Live tensors, graphs and sessions that came since; on a GPU also bytes that torch has allocated and reserved."""
     gc.collect()
     things = gc.get_objects()
     # type() and not isinstance: that asks lazy modules for their class, and they import what they stand for.

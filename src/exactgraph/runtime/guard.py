@@ -30,12 +30,14 @@ class Guard:
         self._modules = list(model.named_modules())
         self._snapshot = Snapshot(model, self._modules)
         self._flags = flags()
-        self._stream = _stream(model.device)
+        # Of then: a model that was offloaded since is on no device that could be asked.
+        self._device: torch.device = model.device
+        self._stream = _stream(self._device)
 
     def refusal(self) -> Refusal | None:
         """Why captured work must not be used now, or None. Everything is looked at; under a millisecond for 24 layers."""
         # Modules that are not those of installation are for the snapshot to find.
-        refusal = around(self._model.device) or interfered(self._model, self._modules, self._stand_ins)
+        refusal = around(self._device) or interfered(self._model, self._modules, self._stand_ins)
         if refusal is not None:
             return refusal
         what = self._snapshot.changed()
@@ -45,7 +47,7 @@ class Guard:
         if now != self._flags:
             names = ", ".join(name for name, value in now.items() if value != self._flags[name])
             return Refusal("flags-changed", f"Flags of torch that change bits are not what they were at capture: {names}.")
-        if _stream(self._model.device) != self._stream:
+        if _stream(self._device) != self._stream:
             # Buffers that a call on the one stream still reads would be written on the other.
             return Refusal("stream", "The current CUDA stream is not the one that was current at capture.")
         return None
