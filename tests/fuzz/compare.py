@@ -41,3 +41,9 @@ def by_kind(sequences: list[Sequence], got: list[Result]) -> dict[str, dict[str,
         row.update(ours["paths"])
         row["sequences"] += 1
     return {kind: {name: row[name] for name in ("sequences", *PATHS)} for kind, row in table.items()}
+
+
+def errors(played: list[Result]) -> int:
+    """Results that are errors."""
+    events = [results for sequence in played for results in sequence["results"] if results is not None]
+    return sum("error" in result for results in events for result in results)

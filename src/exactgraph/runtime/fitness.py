@@ -1,4 +1,4 @@
-"""Models that captured work cannot stand in for, whatever the candidate: hooks, offloading, quantised weights."""
+"""Models that captured work cannot stand in for, whatever the candidate: hooks, training, offloading, quantised weights."""
 
 from __future__ import annotations
 
@@ -18,9 +18,15 @@ _TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 def unfit(model: Any) -> Refusal | None:
     """Why nothing captured may run in ``model`` as it is, or None."""
-    refusal = interfered(model, list(model.named_modules()), {})
+    modules = list(model.named_modules())
+    refusal = interfered(model, modules, {})
     if refusal is not None:
         return refusal
+    for name, module in modules:
+        if module.training:
+            # Dropout draws random numbers, and capture would draw some that eager does not.
+            where = f"Module {name}" if name else "The model"
+            return Refusal("training", f"{where} is in training mode: model.eval() changes it.")
     device = model.device
     for kind in (model.named_parameters, model.named_buffers):
         for name, tensor in kind():
