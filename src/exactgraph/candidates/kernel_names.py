@@ -44,6 +44,10 @@ def compare_kernels(model: Any, batch: int, graph: Graph, length: int) -> dict[s
     }
 
 
+def _compared(names: list[str]) -> list[str]:
+    return [name for name in names if not any(word in name.lower() for word in _LEFT_OUT)]
+
+
 def _eager_step(model: Any, batch: int, length: int) -> Callable[[], Any]:
     """A function that takes sequences of one token less to ``length`` in eager; it runs once."""
     tokens = torch.zeros((batch, length), dtype=torch.int64, device=model.device)
