@@ -53,7 +53,8 @@ class DeviceLength:
         the cache's buffers. Returns ``(batch, heads, 1, head size)``.
         """
         if query.device.type == "cpu":
-            return self._emulated(query, keys, values, scale)
+            emulated: torch.Tensor = attention_of_live(query, keys, values, self.used, scale)
+            return emulated
         batch, heads, _, size = query.shape
         rows = query.transpose(1, 2).reshape(batch, heads, size)
         doubled = heads == keys.shape[1]
@@ -77,12 +78,6 @@ class DeviceLength:
         kept: torch.Tensor = output[:, ::2] if doubled else output
         return kept[:, None].transpose(1, 2)
 
-    def _emulated(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float | None) -> torch.Tensor:
-        """Emulated capture runs the step again at each replay, so here the host may look."""
-        live = int(self.used[0])
-        shared = query.shape[1] > keys.shape[1]
-        return scaled_dot_product_attention(query, keys[:, :, :live], values[:, :, :live], scale=scale, enable_gqa=shared)
-
     def _start_of(self, keys: torch.Tensor) -> torch.Tensor:
         """Where each sequence begins in :func:`_flat`, int32 ``(batch + 1,)``."""
         apart = keys.stride(0) // keys.stride(2)
@@ -90,6 +85,16 @@ class DeviceLength:
             # Made at a warm-up: a graph must not hold what its own capture allocated for a moment.
             self._starts[apart] = self._rows * apart
         return self._starts[apart]
+
+
+@torch.library.custom_op("exactgraph::attention_of_live", mutates_args=(), device_types="cpu")
+def attention_of_live(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, used: torch.Tensor, scale: float | None
+) -> torch.Tensor:
+    """The same without a GPU: one operation, which reads ``used`` when it runs, as the kernel on a GPU does."""
+    live = int(used[0])
+    shared = query.shape[1] > keys.shape[1]
+    return scaled_dot_product_attention(query, keys[:, :, :live], values[:, :, :live], scale=scale, enable_gqa=shared)
 
 
 def _flat(states: torch.Tensor) -> torch.Tensor:
