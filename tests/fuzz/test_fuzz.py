@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,20 +65,13 @@ def test_many_sequences_differ_in_nothing(tmp_path: Path) -> None:
     check(run(tmp_path, 120), 120)
 
 
-def _planted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sequences: list[Sequence]) -> list[dict[str, Any]]:
-    """What is found with a guard that never minds."""
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As the other process has: on a CPU the number of threads is part of the result."""
     threads = torch.get_num_threads()
-    if DEVICE == "cpu":
-        torch.set_num_threads(1)  # as the other process has
-    try:
-        expected = eagers(sequences, tmp_path)
-        with monkeypatch.context() as patched:
-            patched.setattr(Guard, "refusal", lambda self: None)
-            found = differences(sequences, play(sequences, optimised=True), expected)
-        assert differences(sequences, play(sequences, optimised=True), expected) == []
-    finally:
-        torch.set_num_threads(threads)
-    return found
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def _about(kind: str, candidate: str) -> Sequence:
@@ -87,21 +81,23 @@ def _about(kind: str, candidate: str) -> Sequence:
     return found | {"family": "llama", "candidate": candidate, "events": [*usual, usual[0]]}
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("kind", ["replace", "move-data", "adapter", "attention", "mode"])
 def test_a_guard_that_does_not_mind_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str) -> None:
-    # Another attention has other bits only where it is part of the graph.
-    candidate = "step" if kind in ("attention", "mode") else "C026"
-    found = _planted(monkeypatch, tmp_path, [_about(kind, candidate)])
+    sequences = [_about(kind, "step")]
+    expected = eagers(sequences, tmp_path)
+    assert differences(sequences, play(sequences, optimised=True), expected) == []
+    monkeypatch.setattr(Guard, "refusal", lambda self: None)
+    found = differences(sequences, play(sequences, optimised=True), expected)
     assert [(entry["event"], entry["what"]["kind"]) for entry in found] == [(2, "kept-logits")]
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_a_wrong_bit_is_found(tmp_path: Path) -> None:
     asked = [_about("write", "step"), _about("write", "wrong-ulp")]
-    expected = eagers(asked, tmp_path)
-    if DEVICE == "cpu":
-        torch.set_num_threads(1)
-    found = differences(asked, play(asked, optimised=True), expected)
+    found = differences(asked, play(asked, optimised=True), eagers(asked, tmp_path))
     assert [entry["seed"] for entry in found] == [asked[1]["seed"]]
+    assert found[0]["event"] == 0
 
 
 def test_sequences_are_what_their_seeds_say() -> None:
