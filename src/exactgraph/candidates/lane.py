@@ -34,6 +34,7 @@ class Lane(Stepper):
         self, model: Any, rope: HeldRope, capturer: Capturer, *, reach: int, classes: Classes, budget: int, batch: int = 1
     ) -> None:
         self.batch = batch
+        self.device: torch.device = model.device
         self.batches = (batch,)
         self.cache = SlotCache(model, batch)
         self._model = model
@@ -46,12 +47,11 @@ class Lane(Stepper):
         self._budget = budget
         self._graphs: dict[tuple[int, int], Graph] = {}
         self._choice: Callable[[], Any] | None = None
-        device = model.device
         # Planning captures before any token was fed, and a warm-up must look up one that exists.
-        self._token = buffer((batch, 1), torch.int64, device).zero_()
-        self._position = buffer((batch, 1), torch.int64, device).zero_()
-        self._logits = buffer((batch, self.cache.logits.shape[1]), self.cache.logits.dtype, device).zero_()
-        self._live = DeviceLength(batch, device)
+        self._token = buffer((batch, 1), torch.int64, self.device).zero_()
+        self._position = buffer((batch, 1), torch.int64, self.device).zero_()
+        self._logits = buffer((batch, self.cache.logits.shape[1]), self.cache.logits.dtype, self.device).zero_()
+        self._live = DeviceLength(batch, self.device)
         self._closed: Refusal | None = None
         self._length = self._begun = 0
 
@@ -130,7 +130,7 @@ class Lane(Stepper):
             # There is no room for another one. It is not asked for again at every step.
             self._closed = refused.refusal
             raise
-        if key in self.classes and not holds(self.shapes, *key, self._token.device):
+        if key in self.classes and not holds(self.shapes, *key, self.device):
             # Planned under another backend, or a library that decides anew in each process.
             self.classes = [found for found in self.classes if found != key]
             return self.capture(length)
