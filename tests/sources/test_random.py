@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, WhisperConfig, WhisperForConditionalGeneration
 
 from exactgraph.canonical import read_json
 from exactgraph.sources.manifest import weights_digest
@@ -37,7 +38,7 @@ def test_another_seed_is_another_model(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_values_do_not_depend_on_the_chunk_size(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("exactgraph.sources.random_weights._CHUNK", 1000)
+    monkeypatch.setattr("exactgraph.sources.random_bits._CHUNK", 1000)
     (tmp_path / "chunked").mkdir()
     write_model("tiny-llama", 0, tmp_path / "chunked")
     assert (tmp_path / "chunked" / "model.safetensors").read_bytes() == (tiny / "model.safetensors").read_bytes()
@@ -55,8 +56,12 @@ def test_values_have_the_stated_distribution(tiny: Path) -> None:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_shapes_are_what_the_model_class_asks_for(name: str) -> None:
+    config = SHAPES[name].config()
     with torch.device("meta"):
-        model = LlamaForCausalLM(LlamaConfig.from_dict(SHAPES[name].config()))
+        if config["model_type"] == "whisper":
+            model: Any = WhisperForConditionalGeneration(WhisperConfig.from_dict(config))
+        else:
+            model = LlamaForCausalLM(LlamaConfig.from_dict(config))
     assert {key: tuple(value.shape) for key, value in model.state_dict().items()} == SHAPES[name].tensors()
     if name == "minicpm5-1b":
         assert sum(parameter.numel() for parameter in model.parameters()) == 1_080_632_832
