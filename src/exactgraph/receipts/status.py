@@ -13,7 +13,7 @@ from exactgraph.canonical import read_json, short
 from exactgraph.receipts.evidence import Inconsistent
 from exactgraph.receipts.statement import PREDICATE_TYPE, RECEIPT, derive
 from exactgraph.refusal import UserError
-from exactgraph.workflow.config import Config, has_token_ids, protocol_for, wanted
+from exactgraph.workflow.config import Config, has_token_ids, protocol_for, task, wanted
 from exactgraph.workflow.stage_digest import stage_digest
 
 CURRENT, STALE, MISSING = "current", "stale", "missing"
@@ -162,7 +162,8 @@ def _wanted_row(root: Path, config: Config, model: str, slot: str, probe: dict[s
         why = ["the model's source was not resolved yet"]
         return Row(model, *place, UNKNOWN, None, None, MISSING, why, libraries=libraries)
     resolved = read_json(source)
-    protocol = protocol_for(config, probe["precision"], probe["rehearsal"], has_token_ids(resolved))
+    token_ids, asked = has_token_ids(resolved), task(config, model)
+    protocol = protocol_for(config, probe["precision"], probe["rehearsal"], token_ids, asked)
     name = f"{model}@{resolved['commit']}"
     why = ["no run has finished with this receipt"]
     return Row(name, *place, short(protocol), None, None, MISSING, why, libraries=libraries, asked=_asked(protocol))

@@ -19,6 +19,10 @@ SHA256 = "f3348494d77cb74a02862f5e685ed09faf3e75832c5cc5c80703282c2cd8b52e"
 _MEMBER = f"moonshine_voice/assets/{RECORDING}"
 
 
+# Tokens. Whisper's decoder has 448 positions, of which up to 4 are taken by the tokens that it begins with.
+LONGEST_ANSWER = 444
+
+
 class Cut(NamedTuple):
     """A part of the recording: where it starts and how long it is, in seconds."""
 
@@ -47,4 +51,7 @@ def facts() -> dict[str, Any]:
 
 def windows(name: str) -> list[dict[str, Any]]:
     """The windows of a set as ``[{"id": "heldout/0", "recording", "start", "seconds"}, …]``; times in seconds."""
-    return [{"id": f"{name}/{index}", "recording": RECORDING, **cut._asdict()} for index, cut in enumerate(CUTS[name])]
+    return [
+        {"id": f"{name}/{index}", "recording": f"{PACKAGE}=={VERSION}/{RECORDING}", **cut._asdict()}
+        for index, cut in enumerate(CUTS[name])
+    ]

@@ -27,6 +27,8 @@ def write(folder: Path, recording: Path) -> None:
     """Cut ``recording`` and write what the feature extractor in ``folder`` makes of each window, padded to 30 s."""
     from transformers import AutoFeatureExtractor
 
+    if not (folder / "preprocessor_config.json").is_file():
+        raise UserError("The model has no preprocessor_config.json, which says how a speech model hears: it is incomplete.")
     extractor = AutoFeatureExtractor.from_pretrained(folder, local_files_only=True)
     samples = audio.read(recording)
     sets: dict[str, Features] = {}
