@@ -9,11 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from exactgraph.canonical import read_json, write_json
 from exactgraph.protocol import prompts
 from exactgraph.refusal import UserError
 from exactgraph.sources import audio, windows
+from exactgraph.sources.download import download
 from exactgraph.sources.random_weights import write_model
 from exactgraph.sources.recordings import CUTS
+from exactgraph.sources.resolve import resolve
 
 
 def write_wav(file: Path, samples: np.ndarray, rate: int, channels: int = 1) -> None:  # type: ignore[type-arg]
@@ -77,3 +80,49 @@ def test_seeded_windows_are_the_same_everywhere_and_for_one_seed_alone(tmp_path:
 def test_a_folder_without_windows_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no windows of set 'heldout'"):
         windows.read(tmp_path, "heldout")
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording of noise in place of the one from the package index."""
+
+    def fetch(folder: Path) -> Path:
+        folder.mkdir(parents=True)
+        write_wav(folder / "noise.wav", np.random.default_rng(0).uniform(-0.5, 0.5, 45 * 16000), 16000)
+        return folder / "noise.wav"
+
+    monkeypatch.setattr("exactgraph.sources.recordings.fetch", fetch)
+
+
+def speech_folder(folder: Path) -> Path:
+    folder.mkdir()
+    write_model("tiny-whisper", 0, folder)
+    (folder / windows.FILE).unlink()
+    extractor = {"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 16}
+    write_json(folder / "preprocessor_config.json", extractor)
+    return folder
+
+
+@pytest.mark.usefixtures("recorded")
+def test_a_speech_model_from_a_folder_gets_windows_too(tmp_path: Path) -> None:
+    resolved = resolve(f"path:{speech_folder(tmp_path / 'mine')}")
+    download(resolved, tmp_path / "model", tmp_path / "model.json")
+    manifest = read_json(tmp_path / "model.json")
+    assert manifest["prompts"] == "windows"
+    assert {"preprocessor_config.json", "windows.npz"} <= set(manifest["files"])
+    heard = windows.read(tmp_path / "model", "heldout")
+    assert (heard.shape, heard.dtype) == ((6, 16, 3000), np.float32)
+    # The third window has 25 s, and silence after them.
+    assert heard[2, :, 2510:].max() == heard[2].min()
+    assert heard[2, :, :2490].min() > heard[2].min()
+    download(resolved, tmp_path / "again", tmp_path / "again.json")
+    assert (tmp_path / "again" / windows.FILE).read_bytes() == (tmp_path / "model" / windows.FILE).read_bytes()
+
+
+@pytest.mark.usefixtures("recorded")
+def test_a_speech_model_that_does_not_say_how_it_hears_is_refused(tmp_path: Path) -> None:
+    folder = speech_folder(tmp_path / "mine")
+    (folder / "preprocessor_config.json").unlink()
+    with pytest.raises(UserError, match=r"has no preprocessor_config\.json, which says how a speech model hears"):
+        download(resolve(f"path:{folder}"), tmp_path / "model", tmp_path / "model.json")
+    assert not (tmp_path / "model").exists()
