@@ -24,5 +24,4 @@ def stop_at_length(model: Any) -> None:
     ends = config.eos_token_id
     config.eos_token_id = None
     if model.main_input_name == "input_features" and ends is not None:
-        config.max_length = None  # of which every call would say that it gives way to max_new_tokens
         config.suppress_tokens = sorted({*(config.suppress_tokens or []), *(ends if isinstance(ends, list) else [ends])})

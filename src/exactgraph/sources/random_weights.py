@@ -24,7 +24,7 @@ from exactgraph.sources.safetensors_file import write_bf16
 from exactgraph.sources.shapes import SHAPES, WhisperShape
 from exactgraph.sources.windows import write_seeded
 
-# Standard deviation of each projection's output for an input of unit RMS.
+# Standard deviation of each projection's output for an input of unit RMS, by the end of its name; the first that fits counts.
 _GAINS = {
     "q_proj": 1.5,
     "k_proj": 1.5,
@@ -34,10 +34,12 @@ _GAINS = {
     "up_proj": 1.0,
     "down_proj": 1.0,
     "lm_head": 2.0,
-    # Whisper's names.
+    # Whisper's names. What GELU passes on has a mean, and what is heard is nearly the same in every step: both are halved, or
+    # their sum over the layers would make one token the likeliest of all.
+    "encoder_attn.out_proj": 0.5,
     "out_proj": 1.0,
     "fc1": 1.0,
-    "fc2": 1.0,
+    "fc2": 0.5,
     "conv1": 1.0,
     "conv2": 1.0,
     "proj_out": 2.0,
@@ -78,6 +80,6 @@ def _distribution(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
         return 1.0, _NORM_STD
     if "embed_tokens" in name or "embed_positions" in name:
         return 0.0, _EMBEDDING_STD
-    kind = name.removesuffix(".weight").rsplit(".", 1)[-1]
+    gain = next(gain for end, gain in _GAINS.items() if name.endswith(f".{end}.weight") or name == f"{end}.weight")
     # A projection's row is what it adds up for one output; a convolution's is channels times width.
-    return 0.0, _GAINS[kind] / math.sqrt(math.prod(shape[1:]))
+    return 0.0, gain / math.sqrt(math.prod(shape[1:]))
