@@ -21,7 +21,8 @@ from exactgraph.canonical import write_json
 from exactgraph.sources.prompts import seeded_prompts
 from exactgraph.sources.random_bits import normal
 from exactgraph.sources.safetensors_file import write_bf16
-from exactgraph.sources.shapes import SHAPES, WhisperShape
+from exactgraph.sources.shapes import SHAPES
+from exactgraph.sources.whisper_shape import WhisperShape
 from exactgraph.sources.windows import write_seeded
 
 # Standard deviation of each projection's output for an input of unit RMS, by the end of its name; the first that fits counts.

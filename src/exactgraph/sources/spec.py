@@ -20,7 +20,8 @@ from pathlib import Path
 
 from exactgraph.refusal import UserError
 from exactgraph.sources.pypi import CTRANSLATE2, KNOWN
-from exactgraph.sources.shapes import SHAPES, WhisperShape
+from exactgraph.sources.shapes import SHAPES
+from exactgraph.sources.whisper_shape import WhisperShape
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from exactgraph.refusal import UserError
 from exactgraph.sources import audio
 from exactgraph.sources.random_bits import normal
 from exactgraph.sources.recordings import CUTS
-from exactgraph.sources.shapes import WhisperShape
+from exactgraph.sources.whisper_shape import WhisperShape
 
 FILE = "windows.npz"
 _STD = 0.5  # of log-mel features of speech, which lie between about -1 and 1.5
