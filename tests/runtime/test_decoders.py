@@ -9,6 +9,7 @@ import torch
 from decoder_models import FAMILIES, WINDOW, WINDOWED, make, make_of
 from runtime_models import make_llama, prompt
 from runtime_outputs import ask, assert_same, assert_same_cache, refusal_of, steps_of
+from sessions import open_session
 from torch import nn
 
 from exactgraph.candidates.base import Context
@@ -30,7 +31,7 @@ def attention(device: torch.device) -> str:
 def opened(model: Any, attention: str, budget: int = 512, confirmed: int = 256) -> Session:
     context = Context(capturer_for(model.device), budget, 64, confirmed)
     step = candidate("step")
-    return Session(model, step, step.plan(model, context), context, attention)
+    return open_session(model, step, context, attention)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -69,7 +70,11 @@ def test_eager_goes_on_with_the_window_that_it_would_have(
         expected, got = ask(session.eager, ids, 40), ask(model.generate, ids, 40)
         assert_same(got, expected)
         assert_same_cache(cache_of(got), cache_of(expected))
-        assert steps_of(session) == (budget, 39 - budget)
+        # A class serves the lengths before the window is full; after that each length has a graph of its own.
+        captured = WINDOW - 1 - len(ids[0]) + budget
+        assert steps_of(session) == (captured, 39 - captured)
+        assert session.steps.why is not None
+        assert f"All {budget} lengths" in session.steps.why
 
 
 def test_calls_of_other_lengths_leave_nothing_in_the_window(device: torch.device, attention: str) -> None:
@@ -78,9 +83,10 @@ def test_calls_of_other_lengths_leave_nothing_in_the_window(device: torch.device
         for tokens in (40, 5, 20):
             ids = prompt(device, tokens, seed=tokens)
             assert_same(ask(model.generate, ids, 20), ask(session.eager, ids, 20))
-            slots = session._installation.stepper._cache  # type: ignore[union-attr]
-            for buffer in (*slots._keys, *slots._values):
-                buffer.fill_(float("nan"))
+            for lane in session._installation.stepper:  # type: ignore[union-attr]
+                for bucket in lane.cache._buckets.values():
+                    for buffer in (*bucket.keys, *bucket.values):
+                        buffer.fill_(float("nan"))
 
 
 def test_phi3_runs_eager_where_it_would_begin_anew(device: torch.device, attention: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from runtime_models import prompt
 from runtime_outputs import ask, assert_same, assert_same_bits, assert_same_cache, attached, refusal_of, steps_of
+from sessions import open_session
 from transformers import LogitsProcessorList
 
 from exactgraph.candidates.base import Context
@@ -61,7 +62,7 @@ def test_the_returned_cache_is_eagers_and_goes_on(
         assert_same_bits(got.by_hand, expected.by_hand)
         second = ask(llama.generate, got.sequences, **{cache_name(llama): cache_of(got)})
         if name == "step":
-            assert refusal_of(session) == "argument"
+            assert steps_of(session)[0] > 0
         assert_same(second, ask(session.eager, expected.sequences, **{cache_name(llama): cache_of(expected)}))
 
 
@@ -74,8 +75,10 @@ def test_whatever_lies_beyond_the_live_slots_changes_nothing(llama: Any, install
 
             def spoil(input_ids: torch.Tensor, scores: torch.Tensor, poison: float = poison) -> torch.Tensor:
                 # The next step writes the slot of the last of these tokens, then reads up to it.
-                for buffer in (*stepper._cache._keys, *stepper._cache._values):
-                    buffer[:, :, input_ids.shape[1] :] = poison
+                for lane in stepper:
+                    for bucket in lane.cache._buckets.values():
+                        for buffer in (*bucket.keys, *bucket.values):
+                            buffer[:, :, input_ids.shape[1] :] = poison
                 return scores
 
             got = ask(llama.generate, ids, logits_processor=LogitsProcessorList([spoil]))
@@ -95,7 +98,7 @@ def test_graphs_and_memory_level_off(llama: Any, attention: str) -> None:
     context = Context(capturer_for(llama.device), budget=512, validated_length=64, confirmed_length=256)
     step = candidate("step")
     graphs, reserved = [], []
-    with Session(llama, step, step.plan(llama, context), context, attention) as session:
+    with open_session(llama, step, context, attention) as session:
         planned = context.capturer.graphs
         for _ in range(4):
             ask(llama.generate, ids, 51)
@@ -104,7 +107,8 @@ def test_graphs_and_memory_level_off(llama: Any, attention: str) -> None:
             if llama.device.type == "cuda":
                 torch.cuda.synchronize()
                 reserved.append(torch.cuda.memory_reserved())
-    assert graphs == [50] * 4
+    # One that serves all lengths, and one that chooses.
+    assert graphs == [2] * 4
     assert len(set(reserved[1:])) <= 1, reserved
 
 
