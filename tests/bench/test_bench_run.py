@@ -22,6 +22,8 @@ from exactgraph.candidates.null import Null
 from exactgraph.canonical import canonical_bytes
 from exactgraph.cli import app
 from exactgraph.protocol.timing import Repetitions
+from exactgraph.sources.download import download
+from exactgraph.sources.resolve import resolve
 
 QUICK = Settings(prompt_set="long", new_tokens=4, repetitions=2, warmups=0)
 COMPARED = {"id", "claims", "control", "status", "why", "grade", "matches", "of", "logits_equal", "logits_of", "difference"}
@@ -171,3 +173,18 @@ def test_a_missing_model_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("exactgraph: random:tiny-llama?seed=0 was not downloaded to artifacts")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_speech_model_is_asked_about_its_windows(tmp_path: Path) -> None:
+    resolved = resolve("random:tiny-whisper?seed=0")
+    download(resolved, tmp_path / "model", tmp_path / "model.json")
+    result = run(str(tmp_path), "null,wrong-ulp,step", replace(QUICK, prompt_set="heldout"))
+    assert [(prompt["id"], prompt["tokens"]) for prompt in result["protocol"]["prompts"][:2]] == [
+        ("heldout/0", 1),
+        ("heldout/1", 1),
+    ]
+    found = {row["id"]: (row["status"], row["matches"], row["of"]) for row in result["rows"]}
+    assert found["null"] == ("exact", 12, 12)
+    assert found["wrong-ulp"][0] == "rejected"
+    assert found["step"] == ("refused", None, None)
+    assert "tok/s" not in table(result)

@@ -227,6 +227,14 @@ def test_so_does_that_of_a_rehearsal() -> None:
     assert protocol_for(config, "fp32", True, True) == predicate["protocol"]["whole"]
 
 
+def test_a_task_is_asked_for_again() -> None:
+    predicate = rehearsal()["predicate"]
+    predicate["protocol"]["whole"]["task"] = "transcribe"
+    asked = yaml.safe_load(configuration(predicate))
+    assert asked["models"] == [asked["rehearsal"]["model"]]
+    assert asked["models"] == [{"source": predicate["model"]["source"], "task": "transcribe"}]
+
+
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.parents[3].name)
 def test_the_commands_name_where_the_receipt_lies(path: Path) -> None:
     assert place(read_json(path)).split("/")[1:] == list(path.parts[-5:])

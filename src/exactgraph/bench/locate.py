@@ -24,16 +24,21 @@ class Located:
 
     @property
     def has_text(self) -> bool:
-        """Whether prompts are texts for the model's tokenizer; else they are the token IDs of its ``prompts.json``."""
+        """Whether prompts are texts for the model's tokenizer; else they lie in its folder."""
         if self.manifest is not None:
             return bool(self.manifest["prompts"] == "text")
         return any((self.folder / name).is_file() for name in TOKENIZER_FILES)
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether the model hears: what it is asked lies in its ``windows.npz``."""
+        return (self.folder / "windows.npz").is_file()
 
     def check(self) -> None:
         """Raises ``UserError`` where the folder is no complete model, or not the one of its manifest."""
         if not any(self.folder.glob("*.safetensors")):
             raise UserError(f"{self.folder} holds no safetensors weights; other formats are not loaded.")
-        if not self.has_text and not (self.folder / "prompts.json").is_file():
+        if not self.has_text and not self.has_windows and not (self.folder / "prompts.json").is_file():
             raise UserError(
                 f"{self.folder} has neither a tokenizer nor a prompts.json to take prompts from: make a folder with seeded "
                 f"prompts of it with exactgraph resolve path:{self.folder} and exactgraph download."

@@ -99,7 +99,7 @@ def _protocol(stand: Stand) -> dict[str, Any]:
         "sampling": "greedy",
         "stop": "length",
         "prompt_set": settings.prompt_set,
-        "prompts": [{"id": asked.id, "tokens": len(asked.ids), "digest": asked.digest} for asked in stand.questions],
+        "prompts": [{"id": asked.id, "tokens": asked.prompt_tokens, "digest": asked.digest} for asked in stand.questions],
         "new_tokens": settings.new_tokens,
         "repetitions": settings.repetitions,
         "warmups": settings.warmups,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from exactgraph.protocol import prompts
+from exactgraph.protocol.tasks import TRANSCRIBE
 from exactgraph.refusal import UserError
 
 
@@ -30,6 +31,8 @@ class Settings:
             if getattr(self, name) < least:
                 raise UserError(f"--{name.replace('_', '-')} is {getattr(self, name)}; it must be at least {least}.")
 
-    def sets(self) -> dict[str, Any]:
-        """The prompt set in the words of ``protocol.json``."""
-        return {"sets": {self.prompt_set: {"new_tokens": self.new_tokens, "prompts": prompts.load(self.prompt_set)}}}
+    def protocol(self, precision: str, windows: bool) -> dict[str, Any]:
+        """What is asked, in the words of ``protocol.json``; ``windows``: a speech model is asked for transcripts."""
+        asked = {"new_tokens": self.new_tokens, "prompts": prompts.load(self.prompt_set)}
+        task = {"task": TRANSCRIBE} if windows else {}
+        return {**task, "dtype": precision, "sets": {self.prompt_set: asked}}

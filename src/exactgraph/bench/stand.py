@@ -18,6 +18,7 @@ from exactgraph.environment.device import this_cpu
 from exactgraph.environment.gpulock import Hold, hold_gpu
 from exactgraph.environment.probe import present
 from exactgraph.protocol.questions import Question, longest, questions
+from exactgraph.protocol.tasks import stop_at_length
 from exactgraph.refusal import UserError
 from exactgraph.runtime.attention import BACKENDS, DEFAULT
 from exactgraph.runtime.load import default_device, load_model, load_tokenizer
@@ -60,9 +61,10 @@ def open_stand(located: Located, settings: Settings) -> Iterator[Stand]:
         remote_code = located.manifest is not None and allows_code(located.manifest["source"])
         tokenizer = load_tokenizer(located.folder, remote_code) if located.has_text else None
         model = load_model(located.folder, environment["precision"], device, remote_code)
-        asked = questions(settings.sets(), located.folder, tokenizer)
+        protocol = settings.protocol(environment["precision"], located.has_windows)
+        asked = questions(protocol, located.folder, tokenizer)
         _check_length(model, longest(asked, settings.prompt_set))
-        model.generation_config.eos_token_id = None  # answers stop at their length, as in the workflow
+        stop_at_length(model)
         yield Stand(settings, model, asked[settings.prompt_set], environment, device, hold, timed=device.type == "cuda")
 
 

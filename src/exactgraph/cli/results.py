@@ -23,17 +23,32 @@ if TYPE_CHECKING:
 @app.command()
 def table(where: Annotated[Path, typer.Argument(help="A receipt, or a folder of them.")] = Path("artifacts")) -> None:
     """Print receipts as tables of candidates with the verdict; of a folder, those that are current."""
-    from exactgraph.receipts.status import CURRENT
     from exactgraph.report.table import table as render
 
-    if where.is_file():
-        paths = [where]
-    else:
-        paths = [Path(row.receipt) for row in _rows(where) if row.receipt is not None and row.state == CURRENT]
-    for path in paths:
+    for path in _receipts(where):
         print(render(read_json(path), color=sys.stdout.isatty()))
+
+
+@app.command()
+def precisions(where: Annotated[Path, typer.Argument(help="A receipt, or a folder of them.")] = Path("artifacts")) -> None:
+    """Print what each precision gives, model by model: speed of eager and of what was confirmed, and how equal they are."""
+    from exactgraph.report.precisions import precisions as render
+
+    receipts = [read_json(path) for path in _receipts(where)]
+    if receipts:
+        print(render(receipts, color=sys.stdout.isatty()), end="")
+
+
+def _receipts(where: Path) -> list[Path]:
+    """One receipt, or the current ones of a folder; where there are none, that is said."""
+    from exactgraph.receipts.status import CURRENT
+
+    if where.is_file():
+        return [where]
+    paths = [Path(row.receipt) for row in _rows(where) if row.receipt is not None and row.state == CURRENT]
     if not paths:
         print(f"No receipt below {where} is current; run: snakemake --cores 1 confirm")
+    return paths
 
 
 def _rows(root: Path) -> list[Row]:

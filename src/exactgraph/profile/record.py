@@ -71,4 +71,4 @@ def record_call(generate: Generate, question: Question, new_tokens: int, device:
     with profile(activities=activities, acc_events=True) as profiler:
         output = generate(**arguments)
         synchronise(device)
-    return Recording(output[0, len(question.ids) :].tolist(), profiler)
+    return Recording(question.answer(output), profiler)

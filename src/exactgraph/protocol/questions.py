@@ -1,21 +1,25 @@
-"""The prompts of a protocol as token IDs for one model."""
+"""The prompts of a protocol for one model: token IDs, or windows of audio."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from exactgraph.canonical import digest, read_json
 from exactgraph.protocol.prompts import encode
+from exactgraph.protocol.tasks import transcribes
 from exactgraph.refusal import UserError
+
+if TYPE_CHECKING:
+    import torch
 
 Questions = dict[str, list["Question"]]
 
 
 @dataclass(frozen=True)
 class Question:
-    """One prompt: ``ids`` are token IDs, ``new_tokens`` how many to generate."""
+    """One prompt: ``ids`` are the token IDs that the decoder begins with, ``new_tokens`` how many to generate."""
 
     id: str
     ids: tuple[int, ...]
@@ -26,25 +30,60 @@ class Question:
         return digest(list(self.ids))
 
     @property
+    def prompt_tokens(self) -> int:
+        return len(self.ids)
+
+    @property
     def final_length(self) -> int:
         """Tokens in the longest sequence that a forward pass sees: the last token is chosen, not fed."""
-        return len(self.ids) + self.new_tokens - 1
+        return self.prompt_tokens + self.new_tokens - 1
+
+    def inputs(self, device: torch.device) -> dict[str, Any]:
+        """The arguments of ``generate`` that put this question."""
+        import torch
+
+        ids = torch.tensor([self.ids], dtype=torch.int64, device=device)
+        return {"inputs": ids, "attention_mask": torch.ones_like(ids)}
+
+    def answer(self, sequences: torch.Tensor) -> list[int]:
+        """The generated tokens of what ``generate`` returned: token IDs of shape ``(1, prompt and new tokens)``."""
+        tokens: list[int] = sequences[0, self.prompt_tokens :].tolist()
+        return tokens
 
 
 def questions(protocol: dict[str, Any], model_dir: Path, tokenizer: Any | None) -> Questions:
-    """The prompt sets of ``protocol``; ``tokenizer`` is None for a model whose folder brings seeded token IDs instead."""
+    """The prompt sets of ``protocol``.
+
+    Windows, for a protocol that asks for transcripts, lie in the model's folder. ``tokenizer`` is for texts; it is None for a
+    model whose folder brings seeded token IDs instead.
+    """
     sets: Questions = {}
     for name, asked in protocol["sets"].items():
-        ids = _seeded(model_dir, name) if tokenizer is None else [encode(tokenizer, p["text"]) for p in asked["prompts"]]
-        if len(ids) < len(asked["prompts"]):
+        made = _questions(protocol, model_dir, tokenizer, name)
+        if len(made) < len(asked["prompts"]):
             raise UserError(
-                f"{model_dir} has {len(ids)} prompts in set {name!r}; the protocol asks for {len(asked['prompts'])}."
+                f"{model_dir} has {len(made)} prompts in set {name!r}; the protocol asks for {len(asked['prompts'])}."
             )
-        sets[name] = [
-            Question(f"{name}/{index}", tuple(prompt), asked["new_tokens"])
-            for index, prompt in enumerate(ids[: len(asked["prompts"])])
-        ]
+        sets[name] = made[: len(asked["prompts"])]
     return sets
+
+
+def _questions(protocol: dict[str, Any], model_dir: Path, tokenizer: Any | None, name: str) -> list[Question]:
+    """All that there is for one set."""
+    asked = protocol["sets"][name]
+    if transcribes(protocol):
+        from exactgraph.protocol.windows import windows_of
+
+        return windows_of(model_dir, name, protocol["dtype"], asked["new_tokens"])
+    ids = _seeded(model_dir, name) if tokenizer is None else [encode(tokenizer, p["text"]) for p in asked["prompts"]]
+    return [Question(f"{name}/{index}", tuple(prompt), asked["new_tokens"]) for index, prompt in enumerate(ids)]
+
+
+def context_of(model: Any) -> int | None:
+    """The longest sequence, in tokens, that ``model`` (or its decoder) was made for, where it says so."""
+    config = model.config.get_text_config()
+    names = ("max_target_positions", "max_position_embeddings")
+    return next((getattr(config, name) for name in names if getattr(config, name, None) is not None), None)
 
 
 def check_context(sets: Questions, context: int | None) -> None:

@@ -33,7 +33,7 @@ def ask(generate: Generate, question: Question, device: torch.device) -> tuple[l
     output = generate(**arguments)
     synchronise(device)
     seconds = time.perf_counter() - started
-    return output[0, len(question.ids) :].tolist(), seconds
+    return question.answer(output), seconds
 
 
 class Repetitions:

@@ -19,10 +19,8 @@ Trace = dict[str, Any]
 
 def greedy(question: Question, device: torch.device) -> dict[str, Any]:
     """Arguments of ``generate`` for one question: one sequence, no padding, the most likely token at each step."""
-    ids = torch.tensor([question.ids], dtype=torch.int64, device=device)
     return {
-        "inputs": ids,
-        "attention_mask": torch.ones_like(ids),
+        **question.inputs(device),
         "max_new_tokens": question.new_tokens,
         "do_sample": False,
         "num_beams": 1,
@@ -40,9 +38,9 @@ def record(generate: Generate, question: Question, device: torch.device) -> Trac
     top = logits.topk(2, dim=-1).values
     return {
         "prompt": question.id,
-        "prompt_tokens": len(question.ids),
+        "prompt_tokens": question.prompt_tokens,
         "prompt_digest": question.digest,
-        "tokens": output.sequences[0, len(question.ids) :].tolist(),
+        "tokens": question.answer(output.sequences),
         "logits": [hashlib.sha256(row.tobytes()).hexdigest() for row in logits.cpu().numpy()],
         "margins": (top[:, 0] - top[:, 1]).tolist(),
     }

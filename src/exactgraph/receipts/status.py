@@ -13,7 +13,7 @@ from exactgraph.canonical import read_json, short
 from exactgraph.receipts.evidence import Inconsistent
 from exactgraph.receipts.statement import PREDICATE_TYPE, RECEIPT, derive
 from exactgraph.refusal import UserError
-from exactgraph.workflow.config import Config, has_token_ids, protocol_for, wanted
+from exactgraph.workflow.config import Config, has_token_ids, protocol_for, task, wanted
 from exactgraph.workflow.stage_digest import stage_digest
 
 CURRENT, STALE, MISSING = "current", "stale", "missing"
@@ -164,7 +164,8 @@ def _wanted_row(root: Path, config: Config, model: str, slot: str, probe: dict[s
     resolved = read_json(source)
     name = f"{model}@{resolved['commit']}"
     try:
-        protocol = protocol_for(config, probe["precision"], probe["rehearsal"], has_token_ids(resolved))
+        token_ids, asked = has_token_ids(resolved), task(config, model)
+        protocol = protocol_for(config, probe["precision"], probe["rehearsal"], token_ids, asked)
     except KeyError as lacking:
         why = [
             f"the configuration of the last run lacks {lacking.args[0]!r}, it is an older exactgraph's: a run writes it anew"

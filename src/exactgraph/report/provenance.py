@@ -73,15 +73,16 @@ def configuration(predicate: dict[str, Any]) -> str:
         "long_run": sets["long"]["new_tokens"],
         "step_lengths": whole["step_lengths"],
     }
+    model = {"source": source, "task": whole["task"]} if "task" in whole else source
     entries: dict[str, Any] = {
-        "models": [source],
+        "models": [model],
         "candidates": [candidate.name for candidate in candidates(predicate, control=False)],
         "attention_preference": whole["attention_preference"],
     }
     if rehearsal(predicate):
         prompts = len(sets["heldout"]["prompts"])
         entries |= {"protocol": {"baselines": whole["baselines"]}}
-        entries |= {"rehearsal": {"model": source, "prompts": prompts, **lengths}}
+        entries |= {"rehearsal": {"model": model, "prompts": prompts, **lengths}}
     else:
         lengths |= {"timed": whole["timed"], "baselines": whole["baselines"]}
         entries |= {"precision": whole["dtype"], "protocol": lengths}

@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
+from exactgraph.canonical import read_json
 from exactgraph.refusal import UserError
 
+SPEECH = "WhisperForConditionalGeneration"
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
@@ -21,17 +23,21 @@ def default_device() -> torch.device:
 
 
 def load_model(folder: Path, dtype: str, device: torch.device, remote_code: bool = False) -> Any:
-    """The causal language model in ``folder`` in ``dtype`` (``bf16``, ``fp16``, ``fp32``) on ``device``, in eval mode.
+    """The causal language model, or speech model, in ``folder`` on ``device``, in eval mode.
 
+    ``dtype`` is ``bf16``, ``fp16`` or ``fp32``.
     Only files of the folder are read, never the hub. Code in it is run only with ``remote_code``.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForSpeechSeq2Seq
     from transformers.utils import logging
 
     if not sys.stderr.isatty():
         logging.disable_progress_bar()
     with _sentences(folder):
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        # Whisper's decoder alone is a causal language model too, so the type of the configuration does not tell.
+        hears = read_json(folder / "config.json").get("architectures") == [SPEECH]
+        kind: Any = AutoModelForSpeechSeq2Seq if hears else AutoModelForCausalLM
+        loaded: Any = kind.from_pretrained(
             folder, dtype=DTYPES[dtype], local_files_only=True, trust_remote_code=remote_code, output_loading_info=True
         )
         model, report = loaded

@@ -27,7 +27,7 @@ from exactgraph.refusal import Refused, UserError
 from exactgraph.runtime.choose import choose
 from exactgraph.runtime.handle import Absent, Handle, Plan
 from exactgraph.runtime.not_optimized import NotOptimized, NotOptimizedWarning
-from exactgraph.runtime.selfcheck import prompt_ids, self_check
+from exactgraph.runtime.selfcheck import first_question, self_check
 from exactgraph.runtime.session import Session
 from exactgraph.runtime.store import receipts_in
 from exactgraph.stages.place import Place
@@ -95,12 +95,12 @@ def _install(model: Any, path: Path) -> Handle:
     predicate, frozen = read_json(path)["predicate"], place.frozen()
     name = predicate["confirmation"]["confirmed"]
     plan = Plan(name, predicate["candidates"][name]["grade"], frozen["attention"], place.plan(name)["decisions"])
-    ids = prompt_ids(place, model)
+    question = first_question(place, model)
     context = _context(place.protocol(), frozen, model.device)
     session = Session(model, candidate(name), plan.decisions, context, plan.attention)
     started = time.perf_counter()
     try:
-        self_check(session, ids, frozen, plan.grade)
+        self_check(session, question, frozen, plan.grade)
     except BaseException:
         session.close()
         raise

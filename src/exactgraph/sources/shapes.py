@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from exactgraph.sources.whisper_shape import WhisperShape
+
 
 @dataclass(frozen=True)
 class LlamaShape:
@@ -49,6 +51,15 @@ class LlamaShape:
             "dtype": "bfloat16",
         }
 
+    def generation_config(self) -> dict[str, Any]:
+        """The content of ``generation_config.json``."""
+        return {
+            "bos_token_id": self.bos,
+            "eos_token_id": list(self.eos),
+            "pad_token_id": self.pad,
+            "do_sample": False,
+        }
+
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of every stored tensor, in the order in which they are written."""
         query, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
@@ -69,7 +80,7 @@ class LlamaShape:
         return tensors | {"model.norm.weight": (self.hidden,), "lm_head.weight": (self.vocab, self.hidden)}
 
 
-SHAPES: dict[str, LlamaShape] = {
+SHAPES: dict[str, LlamaShape | WhisperShape] = {
     # The public shapes of openbmb/MiniCPM5-1B (head_dim is explicit: it is not hidden / heads).
     "minicpm5-1b": LlamaShape(
         hidden=1536,
@@ -101,5 +112,30 @@ SHAPES: dict[str, LlamaShape] = {
         bos=0,
         eos=(1,),
         pad=1,
+    ),
+    # The public shapes of Whisper small, with positions for long answers, as models of events or notes have them.
+    "whisper-small-2560": WhisperShape(
+        hidden=768,
+        intermediate=3072,
+        layers=12,
+        heads=12,
+        vocab=51865,
+        mel_bins=80,
+        max_source=1500,
+        max_target=2560,
+        start=50258,
+        end=50257,
+    ),
+    "tiny-whisper": WhisperShape(
+        hidden=64,
+        intermediate=128,
+        layers=2,
+        heads=4,
+        vocab=256,
+        mel_bins=16,
+        max_source=32,
+        max_target=128,
+        start=0,
+        end=1,
     ),
 }

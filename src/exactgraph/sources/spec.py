@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from exactgraph.refusal import UserError
-from exactgraph.sources.pypi import KNOWN
+from exactgraph.sources.pypi import CTRANSLATE2, KNOWN
 from exactgraph.sources.shapes import SHAPES
+from exactgraph.sources.whisper_shape import WhisperShape
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,17 @@ def allows_code(spec: str) -> bool:
     """Whether code of the model's own may run."""
     source = parse(spec)
     return isinstance(source, HubSource | PathSource) and source.remote_code
+
+
+def hears(spec: str) -> bool | None:
+    """Whether the source is a speech model; None where only its files tell."""
+    match parse(spec):
+        case PypiSource(package, version):
+            return KNOWN[package, version].format == CTRANSLATE2
+        case RandomSource(shape):
+            return isinstance(SHAPES[shape], WhisperShape)
+        case _:
+            return None
 
 
 def slug(spec: str) -> str:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from exactgraph.environment.caches import own_caches
 from exactgraph.environment.gpulock import hold_gpu
+from exactgraph.protocol.tasks import TRANSCRIBE, stop_at_length, transcribes
 from exactgraph.refusal import UserError
 from exactgraph.sources.manifest import check as check_files
+from exactgraph.sources.path import TOKENIZER_FILES
 from exactgraph.sources.spec import allows_code
 from exactgraph.stages.place import Place
 from exactgraph.workflow.serving import pins
@@ -66,7 +68,7 @@ def open_model(place: Place) -> Iterator[Loaded]:
     with own_caches(), hold_gpu(device_id, pins=pinned) as hold:
         # Only now: CUDA reads the visible devices once, when torch first asks.
         from exactgraph.environment.probe import check
-        from exactgraph.protocol.questions import check_context, questions
+        from exactgraph.protocol.questions import check_context, context_of, questions
         from exactgraph.runtime.load import default_device, load_model, load_tokenizer
 
         check(environment)
@@ -77,13 +79,13 @@ def open_model(place: Place) -> Iterator[Loaded]:
         protocol = place.protocol()
         device = default_device()
         remote_code = allows_code(manifest["source"])
-        tokenizer = load_tokenizer(place.model_dir, remote_code) if manifest["prompts"] == "text" else None
+        _check_task(protocol, manifest)
+        has_tokenizer = any(name in manifest["files"] for name in TOKENIZER_FILES)
+        tokenizer = load_tokenizer(place.model_dir, remote_code) if has_tokenizer else None
         model = load_model(place.model_dir, protocol["dtype"], device, remote_code)
-        # The protocol stops at a length: every answer has the same number of steps on every device, and what a model writes
-        # after its end-of-sequence token tests equality as well as what comes before.
-        model.generation_config.eos_token_id = None
+        stop_at_length(model)
         asked = questions(protocol, place.model_dir, tokenizer)
-        check_context(asked, getattr(model.config.get_text_config(), "max_position_embeddings", None))
+        check_context(asked, context_of(model))
         yield Loaded(
             place=place,
             model=model,
@@ -96,3 +98,12 @@ def open_model(place: Place) -> Iterator[Loaded]:
             hold=hold,
             started=started,
         )
+
+
+def _check_task(protocol: dict[str, Any], manifest: dict[str, Any]) -> None:
+    """Only the files of a model from the hub or from a folder tell what it is; before, its configuration is believed."""
+    hears, source = manifest["prompts"] == "windows", manifest["source"]
+    if hears and not transcribes(protocol):
+        raise UserError(f"{source} is a speech model: write {{source: {source!r}, task: {TRANSCRIBE}}} for it in config.yaml.")
+    if transcribes(protocol) and not hears:
+        raise UserError(f"{source} is no speech model that is known here: leave task: {TRANSCRIBE} out for it in config.yaml.")

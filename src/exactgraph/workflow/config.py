@@ -6,7 +6,7 @@ take the result. Free of torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,11 @@ import yaml
 
 from exactgraph.canonical import read_json
 from exactgraph.protocol import prompts
+from exactgraph.protocol.tasks import GENERATE, TRANSCRIBE
 from exactgraph.refusal import UserError
+from exactgraph.sources import recordings
 from exactgraph.sources.path import TOKENIZER_FILES
-from exactgraph.sources.spec import allow_code, parse, slug
+from exactgraph.sources.spec import allow_code, hears, parse, slug
 from exactgraph.workflow.keys import CONFIG, ROOT, Key
 from exactgraph.workflow.stage_digest import candidate_modules, control_ids
 
@@ -58,13 +60,15 @@ def check(config: Config) -> None:
         try:
             spec = _spec(entry)
             name = slug(spec)
+            _check_task(entry)
         except UserError as error:
             raise UserError(f"Configuration, models[{index}]: {error}") from None
         if name in named:
             raise UserError(f"Configuration, models[{index}]: {spec!r} and {named[name]!r} are the same model.")
         named[name] = spec
     try:
-        slug(config["rehearsal"]["model"])
+        slug(rehearsal_model(config))
+        _check_task(config["rehearsal"]["model"])
     except UserError as error:
         raise UserError(f"Configuration, rehearsal.model: {error}") from None
     for name in prompts.SETS:
@@ -85,11 +89,35 @@ def check(config: Config) -> None:
 
 
 def _spec(entry: str | Mapping[str, Any]) -> str:
-    """The spec that an entry of ``models`` stands for: a string, or ``{"source", "remote_code"}``."""
+    """The spec that an entry of ``models`` stands for: a string, or ``{"source", "remote_code", "task"}``."""
     if isinstance(entry, str):
         return entry
     source: str = entry["source"]
     return allow_code(source) if entry.get("remote_code") else source
+
+
+def _task(entry: str | Mapping[str, Any]) -> str:
+    return GENERATE if isinstance(entry, str) else entry.get("task", GENERATE)
+
+
+def _check_task(entry: str | Mapping[str, Any]) -> None:
+    """Refuse a task that a source is known not to be for; those of the hub and of folders show it when they are there."""
+    source, heard = _spec(entry), hears(_spec(entry))
+    if heard is True and _task(entry) != TRANSCRIBE:
+        raise UserError(f"{source!r} is a speech model: write {{source: {source!r}, task: {TRANSCRIBE}}}.")
+    if heard is False and _task(entry) == TRANSCRIBE:
+        raise UserError(f"{source!r} is no speech model: leave task: {TRANSCRIBE} out for it.")
+
+
+def task(config: Config, model: str) -> str:
+    """What the model of this slug is asked to do."""
+    entries = [*config["models"], config["rehearsal"]["model"]]
+    return next((_task(entry) for entry in entries if slug(_spec(entry)) == model), GENERATE)
+
+
+def rehearsal_model(config: Config) -> str:
+    """The spec of the model of a rehearsal."""
+    return _spec(config["rehearsal"]["model"])
 
 
 def models(config: Config) -> list[str]:
@@ -99,12 +127,12 @@ def models(config: Config) -> list[str]:
 
 def sources(config: Config) -> dict[str, str]:
     """Every source that any slot could need, by slug."""
-    return {slug(spec): spec for spec in [*models(config), config["rehearsal"]["model"]]}
+    return {slug(spec): spec for spec in [*models(config), rehearsal_model(config)]}
 
 
 def wanted(config: Config, rehearsal: bool) -> list[str]:
     """The slugs of the models that a slot works on."""
-    return [slug(spec) for spec in ([config["rehearsal"]["model"]] if rehearsal else models(config))]
+    return [slug(spec) for spec in ([rehearsal_model(config)] if rehearsal else models(config))]
 
 
 def all_candidates(config: Config) -> list[str]:
@@ -120,16 +148,22 @@ def has_token_ids(resolved: Mapping[str, Any]) -> bool:
     return str(resolved["source"]).startswith("random:")
 
 
-def protocol_for(config: Config, precision: str, rehearsal: bool, token_ids: bool) -> dict[str, Any]:
+def protocol_for(config: Config, precision: str, rehearsal: bool, token_ids: bool, task: str = GENERATE) -> dict[str, Any]:
     """The content of ``protocol.json``: everything that says what is asked.
 
     ``precision`` is what the slot's probe chose; a configured one replaces it, except in a rehearsal, which is always the
     same small run. Prompts are ``{"id", "text"}`` or, for ``token_ids``, ``{"id", "seeded": place in the model's own list}``.
+    Where the task is to transcribe, they are windows of a recording, ``{"id", "recording", "start", "seconds"}``, or seeded.
     """
     asked = config["rehearsal"] if rehearsal else config["protocol"]
     fixed = config["precision"]
     new_tokens = {"heldout": asked["new_tokens"], "confirm": asked["new_tokens"], "long": asked["long_run"]}
+    transcribes = task == TRANSCRIBE
+    if transcribes and not token_ids:
+        new_tokens = {name: min(tokens, recordings.LONGEST_ANSWER) for name, tokens in new_tokens.items()}
+    load: Callable[[str], Sequence[Mapping[str, Any]]] = recordings.windows if transcribes else prompts.load
     return {
+        **({"task": TRANSCRIBE} if transcribes else {}),
         "dtype": precision if rehearsal or fixed == "auto" else fixed,
         "batch": 1,
         "sampling": "greedy",
@@ -142,24 +176,24 @@ def protocol_for(config: Config, precision: str, rehearsal: bool, token_ids: boo
         "attention_preference": list(config["attention_preference"]),
         "step_lengths": asked["step_lengths"],
         "sets": {
-            name: {"new_tokens": tokens, "prompts": _prompts(name, asked.get("prompts"), token_ids)}
+            name: {"new_tokens": tokens, "prompts": _prompts(load(name)[: asked.get("prompts")], token_ids)}
             for name, tokens in new_tokens.items()
         },
     }
 
 
-def _prompts(name: str, first: int | None, token_ids: bool) -> list[dict[str, Any]]:
-    texts = prompts.load(name)[:first]
+def _prompts(asked: Sequence[Mapping[str, Any]], token_ids: bool) -> list[dict[str, Any]]:
     if not token_ids:
-        return [dict(prompt) for prompt in texts]
-    return [{"id": prompt["id"], "seeded": index} for index, prompt in enumerate(texts)]
+        return [dict(prompt) for prompt in asked]
+    return [{"id": prompt["id"], "seeded": index} for index, prompt in enumerate(asked)]
 
 
 def protocol_of(key: Key, config: Config) -> dict[str, Any]:
     """The protocol of a key's folder, from the files that its environment and source left beside it."""
     environment = read_json(key.environment_folder / "environment.json")
     rehearsal = environment["device"]["kind"] == "cpu"
-    return protocol_for(config, environment["precision"], rehearsal, has_token_ids(read_json(key.resolved)))
+    resolved = read_json(key.resolved)
+    return protocol_for(config, environment["precision"], rehearsal, has_token_ids(resolved), task(config, key.model))
 
 
 def folder_signature(spec: str) -> str:

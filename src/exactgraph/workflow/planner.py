@@ -85,7 +85,8 @@ class Planner:
         resolved_path = str(checkpoints.resolve.get(model=model).output[0])
         resolved = _discovered(resolved_path)
         token_ids = settings.has_token_ids(resolved)
-        protocol = settings.protocol_for(self.config, probe["precision"], probe["rehearsal"], token_ids)
+        task = settings.task(self.config, model)
+        protocol = settings.protocol_for(self.config, probe["precision"], probe["rehearsal"], token_ids, task)
         key = Key(model, resolved["commit"], probe["device"]["id"], probe["environment"]["key"], short(protocol))
         files = model_outputs(key) + key_outputs(key, self.candidates, len(self.runs))
         self._guard.sweep(files)
@@ -151,7 +152,7 @@ class Planner:
             return f"exactgraph confirms {', '.join(settings.models(self.config))}.{self._idle(gpus)}"
         hidden = f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')} names none of this machine's GPUs"
         return (
-            f"REHEARSAL: {hidden if gpus else 'this machine has no NVIDIA GPU'}. {self.config['rehearsal']['model']} goes "
+            f"REHEARSAL: {hidden if gpus else 'this machine has no NVIDIA GPU'}. {settings.rehearsal_model(self.config)} goes "
             f"through the whole workflow on the CPU with emulated capture, compared for exactness and never ranked for speed."
         )
 

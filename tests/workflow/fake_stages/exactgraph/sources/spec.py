@@ -21,6 +21,10 @@ def parse(spec: str) -> Source:
     return Source(Path(rest) if scheme == "path" else None)
 
 
+def hears(spec: str) -> bool | None:
+    return None
+
+
 def allow_code(spec: str) -> str:
     return f"{spec}?remote_code=true"
 

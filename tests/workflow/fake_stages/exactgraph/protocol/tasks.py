@@ -1,0 +1,3 @@
+"""Tasks of the pretended package."""
+
+GENERATE, TRANSCRIBE = "generate", "transcribe"
