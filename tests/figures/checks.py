@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.figures.models import LAYERS, deep_llama, optimised, prompt
+from tests.figures.models import LAYERS, deep_llama, optimised, package_digest, prompt
 from transformers import LogitsProcessorList
 
 import exactgraph
@@ -74,7 +74,7 @@ def _self_checks(model: Any, ids: torch.Tensor) -> float:
         handle = optimised(model, "step", budget=TOKENS, confirmed=ids.shape[1] + TOKENS)
         frozen = {"sets": {"heldout": [record(handle.session.eager, question, model.device)]}}
         started = time.perf_counter()
-        self_check(handle.session, list(question.ids), frozen, handle.plan.grade)
+        self_check(handle.session, question, frozen, handle.plan.grade)
         seconds.append(time.perf_counter() - started)
         del handle
         exactgraph.restore(model)
@@ -98,7 +98,7 @@ def main() -> None:
     out: Path = parser.parse_args().out
     found = present("auto")
     figures = measure(default_device())
-    write_json(out, {"device": found["device"], "environment": found["environment"], **figures})
+    write_json(out, {"code": package_digest(), "device": found["device"], "environment": found["environment"], **figures})
 
 
 if __name__ == "__main__":

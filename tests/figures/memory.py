@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.figures.models import deep_llama, optimised, prompt
+from tests.figures.models import deep_llama, optimised, package_digest, prompt
 
 import exactgraph
 from exactgraph.canonical import write_json
@@ -67,7 +67,7 @@ def main() -> None:
     out: Path = parser.parse_args().out
     found = present("auto")
     figures = rounds(ROUNDS, default_device())
-    write_json(out, {"device": found["device"], "environment": found["environment"], **figures})
+    write_json(out, {"code": package_digest(), "device": found["device"], "environment": found["environment"], **figures})
 
 
 if __name__ == "__main__":

@@ -8,9 +8,12 @@ from typing import Any
 import torch
 import transformers
 
+import exactgraph
 from exactgraph.candidates.base import Context
 from exactgraph.candidates.registry import candidate
+from exactgraph.canonical import digest, file_digest
 from exactgraph.capture import capturer_for
+from exactgraph.runtime.attention import pinned
 from exactgraph.runtime.handle import Handle, Plan
 from exactgraph.runtime.session import Session
 
@@ -53,8 +56,15 @@ def optimised(model: Any, name: str, budget: int, confirmed: int) -> Handle:
     """``model`` as ``exactgraph.optimize`` leaves it; ``exactgraph.restore`` takes it back."""
     context = Context(capturer_for(model.device), budget, min(24, confirmed), confirmed)
     chosen, attention = candidate(name), attention_of(model.device)
-    decisions = chosen.plan(model, context)
+    with pinned(attention):
+        decisions = chosen.plan(model, context)
     session = Session(model, chosen, decisions, context, attention)
     plan = Plan(name, chosen.claims, attention, decisions)
     model.exactgraph = Handle(Path("receipt.json"), "deep-llama", "rehearsal", plan, session, context.capturer, 0.0)
     return model.exactgraph
+
+
+def package_digest() -> str:
+    """The digest of every file of the package, as evidence names the code that made it."""
+    package = Path(exactgraph.__file__).parent
+    return digest({path.relative_to(package).as_posix(): file_digest(path) for path in sorted(package.rglob("*.py"))})

@@ -11,9 +11,9 @@ import pytest
 import torch
 from runtime_models import make_llama, prompt
 from runtime_outputs import ask, assert_same
+from sessions import open_session
 
 from exactgraph.candidates.base import Context
-from exactgraph.candidates.registry import candidate
 from exactgraph.capture import Capturer, capturer_for
 from exactgraph.runtime.attention import preferred
 from exactgraph.runtime.session import Session
@@ -26,8 +26,7 @@ SECONDS = 120
 
 def opened(llama: Any, name: str, pin: str, capturer: Capturer) -> Session:
     context = Context(capturer, 256, 64, 128)
-    chosen = candidate(name)
-    return Session(llama, chosen, chosen.plan(llama, context), context, pin)
+    return open_session(llama, name, context, pin)
 
 
 @pytest.mark.parametrize("name", ["step", "C022", "C025"])
