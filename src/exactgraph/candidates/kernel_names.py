@@ -27,8 +27,8 @@ def compare_kernels(model: Any, batch: int, graph: Graph, length: int) -> dict[s
     """
     if model.device.type != "cuda":
         return None
-    ours = _kernels(graph.replay)
-    eager = _kernels(_eager_step(model, batch, length))
+    ours = _kernels(graph.replay, model.device)
+    eager = _kernels(_eager_step(model, batch, length), model.device)
     kept, kept_by_graph = (
         [name for name in names if not any(word in name.lower() for word in _LEFT_OUT)] for names in (eager, ours)
     )
@@ -64,11 +64,11 @@ def _eager_step(model: Any, batch: int, length: int) -> Callable[[], Any]:
     return lambda: forward(length - 1, length)
 
 
-def _kernels(work: Callable[[], Any]) -> list[str]:
+def _kernels(work: Callable[[], Any], device: torch.device) -> list[str]:
     """The names of the kernels, copies and fills that ``work`` runs on the GPU, in order of their start."""
-    torch.cuda.synchronize()
+    torch.cuda.synchronize(device)
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
         work()
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(device)
     events = [event for event in profiler.events() if event.device_type == DeviceType.CUDA]
     return [event.name for event in sorted(events, key=lambda event: event.time_range.start)]
