@@ -36,9 +36,22 @@ class Context:
 class Stepper(ABC):
     """The whole decode step of one sequence, for the decode loop in :mod:`exactgraph.runtime.decode`."""
 
+    #: Whether the calls that it serves are those of encoder-decoders.
+    encoder_decoder: ClassVar[bool] = False
+
+    def serve(self, input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> None:
+        """Look at a call before anything has happened: the prompt, int64 ``(1, tokens)``, and what ``generate`` prepared for
+        ``forward``. Raises ``Refused`` where the call is not served. Asked of steppers of encoder-decoders alone."""
+        raise NotImplementedError
+
+    def eager_arguments(self, input_ids: torch.Tensor) -> dict[str, Any]:
+        """What ``forward`` is called with for the step after ``input_ids``, int64 ``(1, tokens)``, once :meth:`step` returned
+        None and :meth:`end` gave the sequence back. Asked of steppers of encoder-decoders alone."""
+        raise NotImplementedError
+
     @abstractmethod
     def begin(self, cache: Any) -> None:
-        """Take over the sequence whose prefill filled ``cache`` (a ``DynamicCache`` of batch 1)."""
+        """Take over the sequence whose prefill filled ``cache``, the one that ``generate`` made."""
 
     @abstractmethod
     def step(self, token: torch.Tensor) -> torch.Tensor | None:

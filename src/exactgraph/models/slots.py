@@ -63,23 +63,22 @@ class SlotLayer(CacheLayerMixin):
 class SlotCache:
     """The buffers of all layers, for one sequence of at most ``capacity`` tokens.
 
-    Raises ``Refused`` for a model whose cache has layers of other kinds than full and sliding attention.
+    ``like``: a filled cache of the kind that ``generate`` makes, whose shapes and kinds of layers are taken; where there is
+    none, one is filled with a token. Raises ``Refused`` for layers of other kinds than full and sliding attention.
     """
 
-    def __init__(self, model: Any, capacity: int) -> None:
+    def __init__(self, model: Any, capacity: int, like: Any = None) -> None:
         name = type(model).__name__
-        # As generate makes it.
-        cache: Any = DynamicCache(config=model.config.get_text_config(decoder=True))
+        cache = _with_one_token(model) if like is None else like
         self._windows = [_window(layer, name) for layer in cache.layers]
-        _feed_one(model, cache)
         self.capacity = capacity
         self._keys: list[torch.Tensor] = []
         self._values: list[torch.Tensor] = []
         for layer in cache.layers:
             for buffers, states in ((self._keys, layer.keys), (self._values, layer.values)):
-                if states is None or states.ndim != 4 or states.shape[2] != 1:
+                if states is None or states.ndim != 4 or (like is None and states.shape[2] != 1):
                     raise Refused("cache-layers", f"{name} keeps something else than keys and values of each token.")
-                shape = (1, states.shape[1], capacity, states.shape[3])
+                shape = (states.shape[0], states.shape[1], capacity, states.shape[3])
                 buffers.append(buffer(shape, states.dtype, states.device))
 
     def at(self, length: int) -> Cache:
@@ -97,6 +96,12 @@ class SlotCache:
                 keys[:, :, kept].copy_(layer.keys)
                 values[:, :, kept].copy_(layer.values)
         return length
+
+    def take(self, smaller: SlotCache, length: int) -> None:
+        """Go on with the sequence of ``length`` tokens that lies in ``smaller``."""
+        for ours, theirs in ((self._keys, smaller._keys), (self._values, smaller._values)):
+            for larger, slots in zip(ours, theirs, strict=True):
+                larger[:, :, :length].copy_(slots[:, :, :length])
 
     def unload(self, cache: Any, begun: int, length: int) -> None:
         """Append the tokens ``begun`` to ``length`` to ``cache`` by its own means, in memory of its own."""
@@ -118,9 +123,13 @@ def _window(layer: Any, name: str) -> int | None:
     return int(layer.sliding_window)
 
 
-def _feed_one(model: Any, cache: Any) -> None:
-    """Feed one token in eager, so that each layer of ``cache`` shows the shapes and dtypes of its keys and values."""
+def _with_one_token(model: Any) -> Any:
+    """The cache as ``generate`` makes it, fed one token, so that each layer shows the shapes and dtypes of keys and values."""
+    cache: Any = DynamicCache(config=model.config.get_text_config(decoder=True))
+    for layer in cache.layers:
+        _window(layer, type(model).__name__)
     token = torch.zeros((1, 1), dtype=torch.int64, device=model.device)
     arguments = {"attention_mask": torch.ones_like(token), "position_ids": token, cache_name(model): cache}
     with torch.inference_mode(False), torch.no_grad():
         model(input_ids=token, use_cache=True, return_dict=True, **arguments)
+    return cache

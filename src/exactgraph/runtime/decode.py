@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 from transformers.generation.configuration_utils import GenerationMode
-from transformers.generation.utils import GenerateDecoderOnlyOutput
+from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
 from exactgraph.candidates.base import Stepper
 from exactgraph.models.cache import cache_name
@@ -43,6 +43,8 @@ def _check_call(model: Any, input_ids: torch.Tensor, config: Any, model_kwargs: 
         raise Refused("inner-outputs", "Attentions and hidden states are not captured.")
     if config.prefill_chunk_size is not None or not config.use_cache:
         raise Refused("cache-use", "Chunked prefill and decoding without a cache run eager.")
+    if model.config.is_encoder_decoder:
+        return
     for name, value in model_kwargs.items():
         if value is not None and name not in _FORWARD_ARGUMENTS and name != cache_name(model):
             raise Refused("model-argument", f"The model's own argument {name} is not captured.")
@@ -76,9 +78,19 @@ class DecodeLoop:
         **model_kwargs: Any,
     ) -> Any:
         """The ``custom_generate`` hook: ``input_ids`` int64 ``(1, prompt tokens)``. Raises ``Refused`` before any effect."""
-        _check_call(model, input_ids, generation_config, model_kwargs)
-        self.begun = True
         config = generation_config
+        try:
+            _check_call(model, input_ids, config, model_kwargs)
+            if model.config.is_encoder_decoder:
+                self._stepper.serve(input_ids, model_kwargs)
+        except Refused:
+            if not self.begun:
+                raise
+            # Whisper decodes window by window, all in one call, and windows before this one have had their effects.
+            return self._in_transformers_loop(
+                model, input_ids, logits_processor, stopping_criteria, generation_config=config, **model_kwargs
+            )
+        self.begun = self._captured = True
         wants = config.return_dict_in_generate
         scores: tuple[torch.Tensor, ...] | None = () if wants and config.output_scores else None
         raw_logits: tuple[torch.Tensor, ...] | None = () if wants and config.output_logits else None
@@ -104,7 +116,7 @@ class DecodeLoop:
                     self._streamer.put(tokens.cpu())
                 if finished:
                     break
-                logits = self._next(model, tokens[:, None], input_ids.shape[1], cache)
+                logits = self._next(model, input_ids, cache)
         if self._streamer is not None:
             self._streamer.end()
         if not wants:
@@ -113,10 +125,21 @@ class DecodeLoop:
             self._stepper.end(cache)
         # The class differs between versions in what it calls the cache.
         output: dict[str, Any] = {"sequences": input_ids, "scores": scores, "logits": raw_logits, cache_name(model): cache}
-        return GenerateDecoderOnlyOutput(**output)
+        kind = GenerateEncoderDecoderOutput if model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
+        return kind(**output)
 
-    def _next(self, model: Any, token: torch.Tensor, length: int, cache: Any) -> torch.Tensor:
-        """Logits ``(1, vocabulary)`` after ``token``, which takes the sequence to ``length`` tokens."""
+    def _in_transformers_loop(self, model: Any, input_ids: torch.Tensor, *arguments: Any, **model_kwargs: Any) -> Any:
+        """The whole decoding as transformers does it; ``input_ids`` int64 ``(sequences, prompt tokens)``."""
+        if self._streamer is not None:
+            self._streamer.put(input_ids.cpu())
+        result = type(model)._sample(model, input_ids, *arguments, streamer=self._streamer, **model_kwargs)
+        sequences = result if isinstance(result, torch.Tensor) else result.sequences
+        self.steps.eager += sequences.shape[1] - input_ids.shape[1] - 1
+        return result
+
+    def _next(self, model: Any, input_ids: torch.Tensor, cache: Any) -> torch.Tensor:
+        """Logits ``(rows, vocabulary)`` after ``input_ids``, of which the last is not in the cache."""
+        token, length = input_ids[:, -1:], input_ids.shape[1]
         if self._captured:
             logits = self._stepper.step(token)
             if logits is not None:
@@ -125,6 +148,9 @@ class DecodeLoop:
             self._stepper.end(cache)
             self._captured = False
         self.steps.eager += 1
+        if model.config.is_encoder_decoder:
+            eager_logits: torch.Tensor = model(**self._stepper.eager_arguments(input_ids), return_dict=True).logits[:, -1]
+            return eager_logits
         output = model(
             input_ids=token,
             position_ids=torch.full((1, 1), length - 1, dtype=torch.int64, device=token.device),
