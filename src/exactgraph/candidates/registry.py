@@ -22,6 +22,7 @@ MODULES: dict[str, str] = {
     "C025": "exactgraph.candidates.block_graphs",
     "C026": "exactgraph.candidates.block_graphs",
     "step": "exactgraph.candidates.step",
+    "encdec-step": "exactgraph.candidates.encdec_step",
     "static": "exactgraph.candidates.compiled",
     "static-compile": "exactgraph.candidates.compiled",
     "compile": "exactgraph.candidates.compiled",
