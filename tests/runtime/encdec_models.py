@@ -45,7 +45,7 @@ class FramesConfig(WhisperConfig):
 
 
 class FramesModel(PreTrainedModel, GenerationMixin):
-    """Raw frames ``(batch, frames, 8)`` and a style to event tokens: a Whisper inside, an output head with a name of its own."""
+    """Raw frames ``(batch, frames, 8)`` and a style to event tokens: a Whisper inside, a head with a name of its own."""
 
     config_class = FramesConfig
     main_input_name = "frames"

@@ -182,9 +182,10 @@ class EncDecStepper(Stepper):
         return place
 
     def _capture(self, place: Place, length: int) -> Graph:
-        """Capture the step that takes a sequence to ``length`` tokens; beyond the budget, in the room of shapes not met lately.
+        """Capture the step that takes a sequence to ``length`` tokens.
 
-        Raises ``Refused`` where no graph may give way or none can be captured.
+        Beyond the budget, graphs of the shape that was not met for longest give way. Raises ``Refused`` where none may or
+        none can be captured.
         """
         if sum(len(other.graphs) for other in self._places.values()) >= self._budget:
             oldest = next(iter(self._places))
