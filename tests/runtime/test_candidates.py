@@ -52,36 +52,6 @@ def test_step_replays_graphs_for_every_step_in_its_budget(llama: Any, install: I
         assert (session.last.steps.captured, session.last.steps.eager) == (29, 0)
 
 
-def test_step_goes_on_in_eager_beyond_its_budget(llama: Any, install: Install) -> None:
-    ids = prompt(llama.device, 10)
-    # One of the budget's graphs is the one that planning captured, at the longest validated length.
-    with install("step", budget=8, validated=64) as session:
-        expected = answers(session.eager, ids, 40)
-        assert_same(answers(llama.generate, ids, 40), expected)
-        assert session.last is not None
-        assert session.last.steps is not None
-        assert session.last.steps.captured == 8
-        assert session.last.steps.eager == 39 - 8
-
-
-def test_step_goes_on_in_eager_beyond_its_buffers(llama: Any, install: Install) -> None:
-    ids = prompt(llama.device, 10)
-    with install("step", validated=16, confirmed=20) as session:
-        assert_same(answers(llama.generate, ids, 40), answers(session.eager, ids, 40))
-        assert session.last is not None
-        assert session.last.steps is not None
-        assert session.last.steps.captured == 10
-
-
-def test_a_prompt_longer_than_the_buffers_runs_eager_from_its_first_step(llama: Any, install: Install) -> None:
-    ids = prompt(llama.device, 100)
-    with install("step", validated=16, confirmed=20) as session:
-        assert_same(answers(llama.generate, ids, 10), answers(session.eager, ids, 10))
-        assert session.last is not None
-        assert session.last.steps is not None
-        assert session.last.steps.captured == 0
-
-
 @pytest.mark.parametrize("name", ["C022", "step"])
 def test_sampling_at_a_seed_gives_eagers_tokens_and_leaves_eagers_generator(llama: Any, install: Install, name: str) -> None:
     ids = prompt(llama.device, 10)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from runtime_models import make_llama, prompt
 from runtime_outputs import assert_same_bits, refusal_of, steps_of
-from transformers import DynamicCache, GenerationConfig
+from transformers import DynamicCache, GenerationConfig, MistralConfig
 
 from exactgraph.models.cache import cache_name
 from exactgraph.runtime.session import Session
@@ -41,6 +41,11 @@ def _embeddings(model: Any) -> dict[str, Any]:
     return {"inputs": None, "inputs_embeds": model.model.embed_tokens(prompt(model.device, 9))}
 
 
+def _sliding_cache(model: Any) -> dict[str, Any]:
+    config = MistralConfig(num_hidden_layers=model.config.num_hidden_layers, sliding_window=64)
+    return {cache_name(model): DynamicCache(config=config)}
+
+
 def _custom(model: Any, input_ids: torch.Tensor, **arguments: Any) -> torch.Tensor:
     return torch.cat([input_ids, input_ids.flip(1)], dim=1)
 
@@ -59,7 +64,7 @@ CASES: list[tuple[str, str, Arguments]] = [
     ("beam sampling", "generation-mode", lambda model: {"num_beams": 2, "do_sample": True}),
     ("several sequences", "batch", lambda model: {"num_return_sequences": 2, "do_sample": True}),
     ("hidden states", "inner-outputs", lambda model: {"output_hidden_states": True, "return_dict_in_generate": True}),
-    ("a cache of the user's", "argument", lambda model: {cache_name(model): DynamicCache(config=model.config)}),
+    ("a cache of other layers", "cache-kind", _sliding_cache),
     ("a static cache", "cache-kind", lambda model: {"cache_implementation": "static", "disable_compile": True}),
     ("no cache", "cache-use", lambda model: {"use_cache": False}),
     ("prompt lookup", "generation-mode", lambda model: {"prompt_lookup_num_tokens": 3}),

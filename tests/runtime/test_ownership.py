@@ -61,7 +61,7 @@ def test_the_returned_cache_is_eagers_and_goes_on(
         assert_same_bits(got.by_hand, expected.by_hand)
         second = ask(llama.generate, got.sequences, **{cache_name(llama): cache_of(got)})
         if name == "step":
-            assert refusal_of(session) == "argument"
+            assert steps_of(session)[0] > 0
         assert_same(second, ask(session.eager, expected.sequences, **{cache_name(llama): cache_of(expected)}))
 
 
@@ -74,8 +74,10 @@ def test_whatever_lies_beyond_the_live_slots_changes_nothing(llama: Any, install
 
             def spoil(input_ids: torch.Tensor, scores: torch.Tensor, poison: float = poison) -> torch.Tensor:
                 # The next step writes the slot of the last of these tokens, then reads up to it.
-                for buffer in (*stepper._cache._keys, *stepper._cache._values):
-                    buffer[:, :, input_ids.shape[1] :] = poison
+                for lane in stepper:
+                    for bucket in lane.cache._buckets.values():
+                        for buffer in (*bucket.keys, *bucket.values):
+                            buffer[:, :, input_ids.shape[1] :] = poison
                 return scores
 
             got = ask(llama.generate, ids, logits_processor=LogitsProcessorList([spoil]))
@@ -104,7 +106,8 @@ def test_graphs_and_memory_level_off(llama: Any, attention: str) -> None:
             if llama.device.type == "cuda":
                 torch.cuda.synchronize()
                 reserved.append(torch.cuda.memory_reserved())
-    assert graphs == [50] * 4
+    # One that serves all lengths, and one that chooses.
+    assert graphs == [2] * 4
     assert len(set(reserved[1:])) <= 1, reserved
 
 

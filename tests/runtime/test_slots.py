@@ -15,7 +15,7 @@ from transformers import DynamicCache
 
 from exactgraph.models.cache import cache_name, cache_of
 from exactgraph.models.layout import layout_of
-from exactgraph.models.slots import SlotCache
+from exactgraph.models.slots import SlotCache, bucket_of
 from exactgraph.refusal import Refused
 
 
@@ -25,7 +25,7 @@ def filled(model: Any, tokens: int) -> Any:
 
 
 def test_what_was_loaded_and_appended_comes_out_with_the_same_bits(llama: Any) -> None:
-    slots = SlotCache(llama, 16)
+    slots = SlotCache(llama)
     # The same tokens in one pass: 9 that are loaded, 4 that are appended slot by slot.
     whole = filled(llama, 13)
     begun = copy.deepcopy(whole)
@@ -42,32 +42,59 @@ def test_what_was_loaded_and_appended_comes_out_with_the_same_bits(llama: Any) -
     slots.unload(begun, 9, 13)
     assert_same_cache(begun, whole)
     before = begun.layers[0].keys.clone()
-    for buffer in (*slots._keys, *slots._values):
-        buffer.fill_(float("nan"))
+    for bucket in slots._buckets.values():
+        for buffer in (*bucket.keys, *bucket.values):
+            buffer.fill_(float("nan"))
     assert torch.equal(begun.layers[0].keys, before), "the cache lies in the slots"
 
 
 def test_nothing_is_appended_where_no_step_was_taken(llama: Any) -> None:
-    slots, cache = SlotCache(llama, 16), filled(llama, 9)
+    slots, cache = SlotCache(llama), filled(llama, 9)
     kept = cache.layers[0].keys
     slots.unload(cache, slots.load(cache), 9)
     assert cache.layers[0].keys is kept
 
 
 def test_views_share_the_buffers_and_know_their_length(llama: Any) -> None:
-    slots = SlotCache(llama, 16)
+    slots = SlotCache(llama)
     short, long = slots.at(5), slots.at(11)
     assert (short.get_seq_length(), long.get_seq_length()) == (4, 10)
     assert short.layers[0].keys.data_ptr() == long.layers[0].keys.data_ptr()
     assert long.get_mask_sizes(1, 0) == (11, 0)
 
 
-def test_a_sequence_beyond_the_capacity_is_left_alone(llama: Any) -> None:
-    slots = SlotCache(llama, 8)
-    for buffer in slots._keys:
-        buffer.zero_()
-    assert slots.load(filled(llama, 9)) == 9
-    assert not slots._keys[0].any()
+def test_buckets_hold_128_times_a_power_of_two() -> None:
+    lengths = (1, 128, 129, 256, 257, 513, 8192, 8193)
+    assert [bucket_of(length) for length in lengths] == [128, 128, 256, 256, 512, 1024, 8192, 16384]
+
+
+def test_a_sequence_that_fills_its_bucket_goes_on_in_a_larger_one(llama: Any) -> None:
+    slots, whole = SlotCache(llama), filled(llama, 300)
+    begun = copy.deepcopy(whole)
+    for layer in begun.layers:
+        layer.keys, layer.values = (states[:, :, :100].clone() for states in (layer.keys, layer.values))
+    assert slots.load(begun) == 100
+    assert list(slots._buckets) == [128]
+    for length in range(101, 301):
+        slots.grow(length)
+        for layer, source in zip(slots.at(length).layers, whole.layers, strict=True):
+            new = slice(length - 1, length)
+            keys, values = layer.update(source.keys[:, :, new], source.values[:, :, new])
+        assert torch.equal(keys, source.keys[:, :, :length])
+        assert torch.equal(values, source.values[:, :, :length])
+    assert list(slots._buckets) == [128, 256, 512]
+    slots.unload(begun, 100, 300)
+    assert_same_cache(begun, whole)
+
+
+def test_a_class_writes_the_slot_that_the_device_names(llama: Any) -> None:
+    slots, whole = SlotCache(llama), filled(llama, 13)
+    slot = torch.tensor([12], device=llama.device)
+    for layer, source in zip(slots.up_to(256, slot).layers, whole.layers, strict=True):
+        keys, values = layer.update(source.keys[:, :, 12:], source.values[:, :, 12:])
+        assert keys.shape[2] == values.shape[2] == 256
+        assert torch.equal(keys[:, :, 12:13], source.keys[:, :, 12:])
+        assert torch.equal(values[:, :, 12:13], source.values[:, :, 12:])
 
 
 def config_of(name: str, **changes: Any) -> Any:
@@ -94,7 +121,7 @@ def test_known_layouts(name: str) -> None:
     layout = layout_of(model)
     assert list(layout.mlps) == [layer.mlp for layer in model.model.layers]
     assert layout.hidden_size == 32
-    SlotCache(model, 8)
+    SlotCache(model)
     assert cache_name(model) in ("cache", "past_key_values")
 
 
@@ -123,7 +150,7 @@ def test_a_wrapped_mlp_is_refused(llama: Any) -> None:
 
 def test_a_layer_that_slides_shows_what_eagers_does(device: torch.device) -> None:
     model = make("gemma3", device)
-    slots = SlotCache(model, 64)
+    slots = SlotCache(model)
     eager = DynamicCache(config=model.config)
     begun = DynamicCache(config=model.config)
     torch.manual_seed(0)

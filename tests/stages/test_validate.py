@@ -41,7 +41,7 @@ class Dies(Candidate):
 
 @pytest.mark.parametrize("name", ["null", "C022", "C026", "step"])
 def test_an_exact_candidate_is_compared_in_every_repetition(loaded: Loaded, name: str) -> None:
-    result = _validate(loaded, candidate(name), {"lengths": 64, "capacity": 64})
+    result = _validate(loaded, candidate(name), {"lengths": 64, "reach": 64, "lanes": [{"batch": 1, "classes": [[1, 64]]}]})
     assert (result["status"], result["grade"]) == ("exact", "bit-identical")
     assert result["comparison"]["matches"] == result["comparison"]["of"] == REPETITIONS * len(HELDOUT)
     assert result.get("timing") is None, "a rehearsal is never timed"
@@ -107,7 +107,7 @@ def test_controls_end_with_the_recorded_pass(loaded: Loaded) -> None:
 
 
 def test_a_candidate_that_served_nothing_is_refused(loaded: Loaded) -> None:
-    result = _validate(loaded, candidate("step"), {"lengths": 0, "capacity": 64})
+    result = _validate(loaded, candidate("step"), {"lengths": 0, "reach": 64, "lanes": [{"batch": 1, "classes": []}]})
     assert result["status"] == "refused"
     assert "ran eager" in result["why"]
 

@@ -24,46 +24,66 @@ class Context:
     """What a candidate may know when it plans and installs itself.
 
     ``budget``: how many lengths may be captured one by one. ``validated_length``: the longest sequence, in tokens, that
-    validation will see; ``confirmed_length``: the longest that confirmation will see.
+    validation will see; ``confirmed_length``: the longest that confirmation will see. ``batches``: the numbers of sequences
+    that whole steps are captured for.
     """
 
     capturer: Capturer
     budget: int
     validated_length: int
     confirmed_length: int
+    batches: tuple[int, ...] = (1,)
 
 
 class Stepper(ABC):
-    """The whole decode step of one sequence, for the decode loop in :mod:`exactgraph.runtime.decode`."""
+    """The whole decode step, for the decode loop in :mod:`exactgraph.runtime.decode`.
 
+    ``batches``: of how many sequences, all of one length. ``why``: a sentence, once :meth:`run` has returned None.
+    """
+
+    batches: tuple[int, ...] = (1,)
+    why: str | None = None
     #: Whether the calls that it serves are those of encoder-decoders.
     encoder_decoder: ClassVar[bool] = False
 
     def serve(self, input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> None:
-        """Look at a call before anything has happened: the prompt, int64 ``(1, tokens)``, and what ``generate`` prepared for
+        """Look at a call before anything has happened: prompts, int64 ``(batch, tokens)``, and what ``generate`` prepared for
         ``forward``. Raises ``Refused`` where the call is not served. Asked of steppers of encoder-decoders alone."""
         raise NotImplementedError
 
     def eager_arguments(self, input_ids: torch.Tensor) -> dict[str, Any]:
-        """What ``forward`` is called with for the step after ``input_ids``, int64 ``(1, tokens)``, once :meth:`step` returned
-        None and :meth:`end` gave the sequence back. Asked of steppers of encoder-decoders alone."""
+        """What ``forward`` is called with for the step after ``input_ids``, int64 ``(batch, tokens)``, once :meth:`run`
+        returned None and :meth:`end` gave the sequences back. Asked of steppers of encoder-decoders alone."""
         raise NotImplementedError
 
     @abstractmethod
     def begin(self, cache: Any) -> None:
-        """Take over the sequence whose prefill filled ``cache``, the one that ``generate`` made."""
+        """Take over the sequences whose prefill filled ``cache``, the one that ``generate`` made."""
 
     @abstractmethod
-    def step(self, token: torch.Tensor) -> torch.Tensor | None:
-        """Feed ``token`` (int64, shape ``(1, 1)``) and return the logits of the next, shape ``(1, vocabulary)``.
+    def feed(self, token: torch.Tensor) -> None:
+        """``token``: what the next step is fed, int64 ``(batch, 1)``."""
 
-        The result is a view of a static buffer that the next step overwrites. None says that this step is not captured: the
-        loop then takes the sequence back with :meth:`end` and goes on in eager.
+    @abstractmethod
+    def run(self) -> torch.Tensor | None:
+        """One step: the logits of the next token, ``(batch, vocabulary)``.
+
+        The result is a static buffer that the next step overwrites. None says that this step is not captured: the loop then
+        takes the sequences back with :meth:`end` and goes on in eager.
         """
 
     @abstractmethod
-    def end(self, cache: Any) -> None:
-        """Give the sequence back: append to ``cache`` what the steps since :meth:`begin` added, in memory of its own."""
+    def choose(self) -> torch.Tensor:
+        """Feed the next step the token with the largest logit of the last one, without the host.
+
+        Returns it, int64 ``(batch, 1)``, in a static buffer that :meth:`feed` and the next call overwrite.
+        """
+
+    @abstractmethod
+    def end(self, cache: Any, length: int) -> None:
+        """Give the sequences back: append to ``cache`` what the steps since :meth:`begin` added, up to ``length`` tokens, in
+        memory of its own.
+        """
 
 
 @dataclass

@@ -25,11 +25,9 @@ from exactgraph.models.forwards import attached
 from exactgraph.models.host_reads import refusing_host_reads
 from exactgraph.models.known_masks import Full, full_masks, masks_known
 from exactgraph.models.rope import HeldRope
-from exactgraph.models.slots import SlotCache
-from exactgraph.models.step_inputs import StepInputs, form_of
+from exactgraph.models.slots import SlotCache, bucket_of
+from exactgraph.models.step_inputs import GROWING, StepInputs, form_of
 from exactgraph.refusal import Refused
-
-SMALLEST = 128  # tokens in the smallest bucket of slots
 
 
 class EncDecStep(Candidate):
@@ -55,7 +53,7 @@ class EncDecStep(Candidate):
     def install(self, model: Any, decisions: Decisions, context: Context) -> Installation:
         check_encoder_decoder(model)
         rope = HeldRope(model, decisions["positions"])
-        stepper = EncDecStepper(model, rope, context.capturer, decisions["graphs"])
+        stepper = EncDecStepper(model, rope, context.capturer, decisions["graphs"], context.batches)
         # Beyond what was tried, frequencies may change.
         stepper.limit = decisions["positions"] if rope.forwards else None
         return Installation(forwards=rope.forwards, stepper=stepper)
@@ -63,7 +61,7 @@ class EncDecStep(Candidate):
 
 @dataclass
 class Place:
-    """Where the steps of inputs of one shape run, within one bucket of slots. ``graphs`` by the length they lead to."""
+    """Where the steps of inputs of one shape run. ``graphs`` by the length that they lead to."""
 
     inputs: StepInputs
     cross: CrossCache
@@ -77,52 +75,68 @@ class Place:
 
 
 class EncDecStepper(Stepper):
-    """Replays the steps of one sequence. Rows of a batch are what the model makes of it: two under guidance.
+    """Replays the steps of sequences of equal length. The model may make more rows of them: two of each under guidance.
 
     ``limit``: the longest sequence, in tokens, that may be captured; None where there is no such limit.
     """
 
     encoder_decoder = True
 
-    def __init__(self, model: Any, rope: HeldRope, capturer: Capturer, budget: int) -> None:
+    def __init__(self, model: Any, rope: HeldRope, capturer: Capturer, budget: int, batches: tuple[int, ...]) -> None:
+        self.batches = batches
         self.limit: int | None = None
         self._model = model
         self._rope = rope
         self._capturer = capturer
         self._budget = budget
         self._places: OrderedDict[Any, Place] = OrderedDict()
-        self._slots: dict[tuple[int, int], SlotCache] = {}
+        self._slots: dict[int, SlotCache] = {}
         self._place: Place | None = None
 
     def serve(self, input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> None:
         check_call(self._model, model_kwargs)
+        self._ask_for(input_ids, model_kwargs)
+
+    def _ask_for(self, input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> None:
         self._ids = input_ids
         self._kwargs = model_kwargs
         self._kwargs_length = input_ids.shape[1]
         self._once = asked_once(self._model, model_kwargs)
 
     def begin(self, cache: Any) -> None:
+        self.why = None
         self._cache = cache
         self._begun = self._length = int(cache.get_seq_length())
         self._place = None
 
-    def step(self, token: torch.Tensor) -> torch.Tensor | None:
+    def feed(self, token: torch.Tensor) -> None:
+        if self._once and self._place is not None:
+            self._place.inputs.set(TOKEN, token)
+        else:
+            self._ids = torch.cat([self._ids, token], dim=-1)
+
+    def run(self) -> torch.Tensor | None:
         length = self._length + 1
-        if self.limit is not None and length > self.limit:
-            return None
-        self._ids = torch.cat([self._ids, token], dim=-1)
         try:
-            place = self._placed(token, length)
+            place = self._placed(length)
+            place.slots.grow(length)
             graph = place.graphs.get(length) or self._capture(place, length)
-        except Refused:
+        except Refused as refused:
+            self.why = refused.refusal.sentence
             return None
         graph.replay()
         self._length = length
-        return graph.outputs[0]
+        self._logits = graph.outputs[0]
+        return self._logits
 
-    def end(self, cache: Any) -> None:
+    def choose(self) -> torch.Tensor:
+        token = self._logits.to(torch.float32).argmax(dim=-1)[:, None]
+        self.feed(token)
+        return token
+
+    def end(self, cache: Any, length: int) -> None:
         if self._place is not None:
-            self._place.slots.unload(cache.self_attention_cache, self._begun, self._length)
+            self._place.slots.unload(cache.self_attention_cache, self._begun, length)
             self._place.inputs.forget()
             self._place = None
 
@@ -132,19 +146,21 @@ class EncDecStepper(Stepper):
 
     def rehearse(self, ids: torch.Tensor, model_kwargs: dict[str, Any], cache: Any) -> None:
         """Capture the step after a made-up prefill. Raises ``Refused`` where that fails or the host would have to wait."""
-        self.serve(ids, model_kwargs)
+        self._ask_for(ids, model_kwargs)
         self.begin(cache)
-        place = self._placed(ids[:, -1:], self._length + 1)
-        work = self._work(place, self._length + 1)
+        self.feed(ids[:, -1:])
+        length = self._length + 1
+        place = self._placed(length)
+        work = self._work(place, length)
         with refusing_host_reads(self._model), torch.inference_mode(False), torch.no_grad():
             work()
-        self._capture(place, self._length + 1)
-        self._place = None
+        self._capture(place, length)
 
-    def _placed(self, token: torch.Tensor, length: int) -> Place:
+    def _placed(self, length: int) -> Place:
         """The place of this step, with all its buffers filled."""
-        if self._once and self._place is not None and length <= self._place.slots.capacity:
-            self._place.inputs.set(TOKEN, token)
+        if self.limit is not None and length > self.limit:
+            raise Refused("beyond-reach", f"Steps are captured up to {self.limit} tokens, and this one is to {length}.")
+        if self._once and self._place is not None:
             return self._place
         self._advance(length)
         seen = self._cache if self._place is None else self._place.cache(length)
@@ -155,8 +171,6 @@ class EncDecStepper(Stepper):
             place.cross.load(self._cache.cross_attention_cache)
             if self._place is None:
                 place.slots.load(self._cache.self_attention_cache)
-            elif place.slots is not self._place.slots:
-                place.slots.take(self._place.slots, self._length)
             self._place = place
         place.inputs.fill(inputs)
         return place
@@ -169,15 +183,16 @@ class EncDecStepper(Stepper):
 
     def _place_for(self, inputs: dict[str, Any], length: int) -> Place:
         own, cross = self._cache.self_attention_cache, self._cache.cross_attention_cache
-        rows, bucket = own.layers[0].keys.shape[0], bucket_of(length)
+        rows = own.layers[0].keys.shape[0]
         full = full_masks(inputs)
-        key = (form_of(inputs), shape_of(cross), full, rows, bucket)
+        # Only a mask that grows has to lie in buffers of some length.
+        longest = bucket_of(length) if inputs.get(GROWING) is not None else 0
+        key = (form_of(inputs), shape_of(cross), full, rows, longest)
         place = self._places.get(key)
         if place is None:
-            slots = self._slots.get((rows, bucket))
-            if slots is None:
-                slots = self._slots[rows, bucket] = SlotCache(self._model, bucket, like=own)
-            place = self._places[key] = Place(StepInputs(inputs, bucket), CrossCache(cross), slots, full)
+            if rows not in self._slots:
+                self._slots[rows] = SlotCache.like(own, type(self._model).__name__)
+            place = self._places[key] = Place(StepInputs(inputs, longest), CrossCache(cross), self._slots[rows], full)
         self._places.move_to_end(key)
         return place
 
@@ -187,12 +202,11 @@ class EncDecStepper(Stepper):
         Beyond the budget, graphs of the shape that was not met for longest give way. Raises ``Refused`` where none may or
         none can be captured.
         """
-        if sum(len(other.graphs) for other in self._places.values()) >= self._budget:
+        while sum(len(other.graphs) for other in self._places.values()) >= self._budget:
             oldest = next(iter(self._places))
             if self._places[oldest] is place:
-                raise Refused("budget", f"{self._budget} graphs are captured, as many as may be.")
+                raise Refused("budget", f"All {self._budget} graphs that may be captured are, for inputs of this shape.")
             del self._places[oldest]
-            return self._capture(place, length)
         graph = place.graphs[length] = self._capturer.capture(self._work(place, length))
         return graph
 
@@ -206,14 +220,6 @@ class EncDecStepper(Stepper):
             return (output.logits[:, -1],)
 
         return step
-
-
-def bucket_of(length: int) -> int:
-    """How many slots a sequence of ``length`` tokens gets."""
-    slots = SMALLEST
-    while slots < length:
-        slots *= 2
-    return slots
 
 
 def _positions(model: Any, context: Context) -> int:

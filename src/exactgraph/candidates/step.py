@@ -1,26 +1,29 @@
-"""``step``: the whole decode step, embedding to logits, as one graph over a KV cache in fixed buffers.
+"""``step``: the whole decode step, embedding to logits, as a graph over a KV cache in fixed buffers.
 
-Eager's own kernels run inside the graph. Their number of KV positions is baked in, so each sequence length has a graph of its
-own, captured when the length is first met, up to a budget of lengths; every other length runs eager.
+Eager's own kernels run inside the graph. Where attention is flash attention, which can read its KV length on the device, a
+graph serves a class of lengths; elsewhere each length has a graph of its own, up to a budget. Every other length runs eager.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from exactgraph.candidates.base import Candidate, Context, Decisions, Installation, Stepper
-from exactgraph.capture.buffers import buffer
-from exactgraph.capture.graph import Capturer, Function, Graph
-from exactgraph.models.cache import cache_name
+from exactgraph.candidates.kernel_names import compare_kernels
+from exactgraph.candidates.lane import Lane
+from exactgraph.candidates.length_classes import Classes, find_classes
 from exactgraph.models.forwards import attached
 from exactgraph.models.host_reads import refusing_host_reads
 from exactgraph.models.inputs import check_inputs
-from exactgraph.models.masks import masks_as_in_eager
-from exactgraph.models.rope import HeldRope
-from exactgraph.models.slots import SlotCache
+from exactgraph.models.rope import HeldRope, recomputes
+from exactgraph.models.slots import SMALLEST
 from exactgraph.refusal import Refused
+
+#: Tokens of context that steps are planned for where neither the model ends earlier nor the protocol goes further.
+_CONTEXT = 8192
 
 
 class Step(Candidate):
@@ -28,98 +31,119 @@ class Step(Candidate):
 
     def plan(self, model: Any, context: Context) -> Decisions:
         decisions: Decisions = {
-            "route": "one graph per length",
+            "reach": _reach(model, context),
             "lengths": context.budget,
-            "capacity": context.confirmed_length,
+            "lanes": [{"batch": batch, "classes": []} for batch in context.batches],
         }
         installation = self.install(model, decisions, context)
-        stepper = installation.stepper
-        assert isinstance(stepper, LengthStepper)
+        assert isinstance(installation.stepper, Lanes)
         with attached(installation.forwards):
-            # The longest too: a window may be full there, or another rule hold.
-            for length in (context.validated_length, context.confirmed_length):
-                stepper.check(length)
-            # One capture shows whether this model's step can be captured at all, before a validation is spent on it.
-            stepper.capture(context.validated_length)
-        return decisions
+            return {**decisions, "lanes": [_planned(model, context, lane) for lane in installation.stepper]}
 
     def install(self, model: Any, decisions: Decisions, context: Context) -> Installation:
         check_inputs(model)
-        cache = SlotCache(model, decisions["capacity"])
-        rope = HeldRope(model, cache.capacity)
-        stepper = LengthStepper(model, cache, rope, context.capturer, decisions["lengths"])
-        return Installation(forwards=rope.forwards, stepper=stepper)
+        reach = decisions["reach"]
+        rope = HeldRope(model, reach)
+        lanes = [
+            Lane(
+                model,
+                rope,
+                context.capturer,
+                reach=reach,
+                classes=[(first, last) for first, last in planned["classes"]],
+                budget=decisions["lengths"],
+                batch=planned["batch"],
+            )
+            for planned in decisions["lanes"]
+        ]
+        return Installation(forwards=rope.forwards, stepper=Lanes(lanes))
 
 
-class LengthStepper(Stepper):
-    """One graph for each sequence length, over one :class:`SlotCache`."""
+class Lanes(Stepper):
+    """A lane for each number of sequences; one works at a time."""
 
-    def __init__(self, model: Any, cache: SlotCache, rope: HeldRope, capturer: Capturer, budget: int) -> None:
-        self._model = model
-        self._cache = cache
-        self._rope = rope
-        self._capturer = capturer
-        self._budget = budget
-        self._graphs: dict[int, Graph] = {}
-        # Planning captures before any token was fed, and a warm-up must look up one that exists.
-        self._token = buffer((1, 1), torch.int64, model.device).zero_()
-        self._length = 0
-        self._begun = 0
+    def __init__(self, lanes: list[Lane]) -> None:
+        self._lanes = {lane.batch: lane for lane in lanes}
+        self.batches = tuple(self._lanes)
+        self._lane = lanes[0]
+
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(self._lanes.values())
+
+    @property
+    def why(self) -> str | None:  # type: ignore[override]
+        return self._lane.why
 
     def begin(self, cache: Any) -> None:
-        self._begun = self._length = self._cache.load(cache)
+        self._lane = self._lanes[cache.layers[0].keys.shape[0]]
+        self._lane.begin(cache)
 
-    def step(self, token: torch.Tensor) -> torch.Tensor | None:
-        length = self._length + 1
-        graph = self._graphs.get(length)
-        if graph is None:
-            if length > self._cache.capacity or len(self._graphs) >= self._budget:
-                return None
-            try:
-                graph = self.capture(length)
-            except Refused:
-                # The budget was more than the device has room for. What is captured stays; the rest runs eager.
-                self._budget = len(self._graphs)
-                return None
-        self._token.copy_(token)
-        graph.replay()
-        self._length = length
-        return graph.outputs[0]
+    def feed(self, token: torch.Tensor) -> None:
+        self._lane.feed(token)
 
-    def end(self, cache: Any) -> None:
-        self._cache.unload(cache, self._begun, self._length)
+    def run(self) -> torch.Tensor | None:
+        return self._lane.run()
 
-    def check(self, length: int) -> None:
-        """Run the step once, uncaptured. Raises ``Refused`` where the host has to wait for something in it."""
-        work = self._work(length)
-        with masks_as_in_eager(), refusing_host_reads(self._model), torch.inference_mode(False), torch.no_grad():
-            work()
+    def choose(self) -> torch.Tensor:
+        return self._lane.choose()
 
-    def capture(self, length: int) -> Graph:
-        """Capture the step that takes a sequence to ``length`` tokens."""
-        with masks_as_in_eager():
-            graph = self._capturer.capture(self._work(length))
-        self._graphs[length] = graph
-        return graph
+    def end(self, cache: Any, length: int) -> None:
+        self._lane.end(cache, length)
 
-    def _work(self, length: int) -> Function:
-        """The step that takes a sequence to ``length`` tokens. Writes only slot ``length - 1`` of the KV cache."""
-        positions = buffer((1, 1), torch.int64, self._token.device).fill_(length - 1)
-        arguments = {cache_name(self._model): self._cache.at(length)}
 
-        def step() -> tuple[torch.Tensor, ...]:
-            with self._rope.held():
-                output = self._model(
-                    input_ids=self._token,
-                    position_ids=positions,
-                    use_cache=True,
-                    logits_to_keep=1,
-                    return_dict=True,
-                    **arguments,
-                )
-            return (output.logits[:, -1],)
+def _reach(model: Any, context: Context) -> int:
+    """The longest sequence, in tokens, that steps are captured for."""
+    if recomputes(model):
+        # Each position up to here is tried whenever the candidate is installed.
+        return context.confirmed_length
+    ends = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    return max(context.confirmed_length, min(ends or _CONTEXT, _CONTEXT))
 
-        return step
+
+def _planned(model: Any, context: Context, lane: Lane) -> Decisions:
+    """What one lane decides: the classes of lengths, or why there are none."""
+    # The longest too: a window may be full there, or another rule hold.
+    for length in (context.validated_length, context.confirmed_length):
+        with refusing_host_reads(model):
+            lane.try_at(lane.alone(length), length)
+    why = None
+    try:
+        lane.classes = _classes(model, lane)
+        _check_steps(lane, context.confirmed_length)
+    except Refused as refused:
+        lane.classes, why = [], refused.refusal.sentence
+    # One capture shows whether this model's step can be captured at all, before a validation is spent on it.
+    graph = lane.capture(context.validated_length)
+    kernels = compare_kernels(model, lane.batch, graph, context.validated_length)
+    return {"batch": lane.batch, "classes": [list(found) for found in lane.classes], "why": why, "kernels": kernels}
+
+
+def _classes(model: Any, lane: Lane) -> Classes:
+    reach = lane.reach
+    if lane.cache.window is not None:
+        # A full window moves with every token, and has a mask.
+        reach = min(reach, lane.cache.window - 1)
+    lane.try_at(lane.by_class(min(reach, SMALLEST)), 1)
+    classes = find_classes(lane.shapes, reach, model.device)
+    if not classes:
+        raise Refused("attention-bits", "Attention at a length on the device differs from eager's in its bits.")
+    return classes
+
+
+def _check_steps(lane: Lane, longest: int) -> None:
+    """Compare whole steps at the edges of each class up to ``longest``, with NaN beyond the live keys and values.
+
+    Raises ``Refused`` (``class-bits``) where the logits of a class differ from those of a length alone.
+    """
+    for first, last in lane.classes:
+        if first > longest:
+            return
+        for length in (first, min(last, longest)):
+            bucket = lane.cache.bucket(length)
+            for states in (*bucket.keys, *bucket.values):
+                states.normal_()[:, :, length:] = torch.nan
+            if not torch.equal(lane.try_at(lane.by_class(last), length), lane.try_at(lane.alone(length), length)):
+                raise Refused("class-bits", f"A step to {length} tokens differs where its length is read on the device.")
 
 
 CANDIDATES = {Step.id: Step()}

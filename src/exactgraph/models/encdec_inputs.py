@@ -52,6 +52,8 @@ def check_call(model: Any, model_kwargs: dict[str, Any]) -> None:
         type(part) is not DynamicCache for part in (cache.self_attention_cache, cache.cross_attention_cache)
     ):
         raise Refused("cache-kind", "Only the default cache is captured.")
+    if cache.get_seq_length() or any(cache.is_updated.values()) or getattr(cache.self_attention_cache, "offloading", False):
+        raise Refused("cache-kind", "Only an empty cache on the device is captured.")
     if model_kwargs.get("encoder_outputs") is None:
         raise Refused("no-encoder-outputs", f"{type(model).__name__} gives generate no encoder output.")
     if model_kwargs.get("decoder_inputs_embeds") is not None:

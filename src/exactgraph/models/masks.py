@@ -9,11 +9,14 @@ makes one all the same, for a sliding window that is full, the step makes the sa
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any
 from unittest.mock import patch
+
+import torch
+from torch.overrides import TorchFunctionMode
 
 # Where masks are made; the second is gone from newer versions, or asks no more.
 _ROOMS = ("transformers.masking_utils", "transformers.modeling_attn_mask_utils")
@@ -26,12 +29,26 @@ def _not_tracing(tensor: Any = None) -> bool:
     return False
 
 
+class _Constants(TorchFunctionMode):
+    """``torch.tensor`` of a plain number, without a copy from the host."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function is torch.tensor and type(args[0]) in (bool, int, float):
+            kwargs = {"dtype": torch.tensor(args[0]).dtype, **kwargs}
+            return torch.full((), args[0], **kwargs)
+        return function(*args, **kwargs)
+
+
 @contextmanager
 def masks_as_in_eager() -> Iterator[None]:
     """Build masks in the block as eager builds them."""
     with _ONE_AT_A_TIME, ExitStack() as patches:
         for room in filter(_asks, _ROOMS):
             patches.enter_context(patch(f"{room}.is_tracing", _not_tracing))
+        patches.enter_context(_Constants())
         yield
 
 

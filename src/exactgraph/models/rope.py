@@ -55,6 +55,11 @@ class HeldRope:
         return forward
 
 
+def recomputes(model: Any) -> bool:
+    """Whether ``model`` recomputes frequencies of a rotary embedding at run time."""
+    return any(_recomputed(module) for module in model.modules())
+
+
 def _kinds(module: nn.Module) -> dict[str | None, str]:
     """The RoPE type of a rotary embedding by kind of layer; a module that serves all alike has the kind None."""
     kinds = getattr(module, "rope_type", None)

@@ -1,13 +1,16 @@
-"""A KV cache in fixed buffers, written slot by slot.
+"""A KV cache in fixed buffers, written slot by slot, that grows in buckets.
 
 Eager's cache appends by concatenation, so its tensors move with every token. Here keys and values of position ``p`` go to slot
-``p`` of buffers that stay where they are. At length ``n`` attention is given a view of the first ``n`` slots, or of the last
-``window`` of them where a layer slides: the same values in the same order as eager's, so whatever lies outside the view is
-never read.
+``p`` of buffers that stay where they are. What lies beyond the live prefix is never read and may hold anything.
+
+Buffers come in buckets of 128 times a power of two tokens. A sequence that fills its bucket is copied into the next one and
+goes on there; the smaller bucket stays, because graphs hold its address. So all buckets together hold less than twice the
+largest, and none is made before a sequence needs it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,29 +20,43 @@ from exactgraph.capture.buffers import buffer
 from exactgraph.models.cache import cache_name
 from exactgraph.refusal import Refused
 
+SMALLEST = 128
 
-class SlotLayer(CacheLayerMixin):
-    """One layer as the model sees it while it takes a sequence to ``length`` tokens.
 
-    ``keys`` and ``values``: the whole buffers, ``(1, KV heads, capacity, head size)``. ``window``: how many tokens the layer
-    attends to, the new one included; None where it attends to all.
-    """
+def bucket_of(length: int) -> int:
+    """The capacity, in tokens, of the smallest bucket that holds ``length``."""
+    return SMALLEST << max(0, (length - 1) // SMALLEST).bit_length()
+
+
+class Layer(CacheLayerMixin):
+    """One layer of a bucket as a model sees it. ``keys`` and ``values``: ``(batch, KV heads, capacity, head size)``."""
 
     is_sliding = False
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor, length: int, window: int | None = None) -> None:
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.keys: torch.Tensor = keys
         self.values: torch.Tensor = values
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        raise RuntimeError("slots exist before the first update")
+
+
+class SlotLayer(Layer):
+    """A layer while a sequence is taken to ``length`` tokens, a number that the host knows.
+
+    Attention is given a view of the first ``length`` slots, or of the last ``window`` of them where the layer slides: the same
+    values in the same order as eager's. ``window``: how many tokens the layer attends to, the new one included; None for all.
+    """
+
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, length: int, window: int | None) -> None:
+        super().__init__(keys, values)
         self.length = length
         self.window = window
         self.first = 0 if window is None else max(0, length - window)
         # transformers looks for a layer of each kind to make its mask by.
         self.is_sliding = window is not None
-        self.is_initialized = True
-
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        raise RuntimeError("slots exist before the first update")
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -60,55 +77,148 @@ class SlotLayer(CacheLayerMixin):
     get_max_cache_shape = get_max_length
 
 
-class SlotCache:
-    """The buffers of all layers, for one sequence of at most ``capacity`` tokens.
+class ClassLayer(Layer):
+    """A layer while a sequence is taken to any length of a class, which is known on the device alone.
 
-    ``like``: a filled cache of the kind that ``generate`` makes, whose shapes and kinds of layers are taken; where there is
-    none, one is filled with a token. Raises ``Refused`` for layers of other kinds than full and sliding attention.
+    ``slot``: int64 ``(1,)`` on the device, where the new token goes. Attention is given the first ``longest`` slots and has to
+    find out by itself how many of them are live (:mod:`exactgraph.models.device_length`).
     """
 
-    def __init__(self, model: Any, capacity: int, like: Any = None) -> None:
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, longest: int, slot: torch.Tensor, sliding: bool) -> None:
+        super().__init__(keys, values)
+        self.longest = longest
+        self.slot = slot
+        self.is_sliding = sliding
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self.keys.index_copy_(2, self.slot, key_states)
+        self.values.index_copy_(2, self.slot, value_states)
+        return self.keys[:, :, : self.longest], self.values[:, :, : self.longest]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.longest, 0
+
+    def get_seq_length(self) -> int:
+        return self.longest - 1
+
+    def get_max_length(self) -> int:
+        return -1
+
+    get_max_cache_shape = get_max_length
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Keys and values of all layers, ``capacity`` tokens each."""
+
+    capacity: int
+    keys: list[torch.Tensor]
+    values: list[torch.Tensor]
+
+
+class SlotCache:
+    """The buckets of ``batch`` sequences of equal length.
+
+    ``window``: the shortest that a layer slides by, in tokens, or None. ``logits``: what the model answers a token
+    with, for its dtype and number of columns. Raises ``Refused`` for a model whose cache has layers of other kinds than full
+    and sliding attention.
+    """
+
+    def __init__(self, model: Any, batch: int = 1) -> None:
         name = type(model).__name__
-        cache = _with_one_token(model) if like is None else like
+        # As generate makes it.
+        cache: Any = DynamicCache(config=model.config.get_text_config(decoder=True))
         self._windows = [_window(layer, name) for layer in cache.layers]
-        self.capacity = capacity
-        self._keys: list[torch.Tensor] = []
-        self._values: list[torch.Tensor] = []
-        for layer in cache.layers:
-            for buffers, states in ((self._keys, layer.keys), (self._values, layer.values)):
-                if states is None or states.ndim != 4 or (like is None and states.shape[2] != 1):
+        self.logits = _feed_one(model, cache)
+        self._lay_out(cache, batch, name)
+
+    @classmethod
+    def like(cls, cache: Any, name: str) -> SlotCache:
+        """Slots for sequences of the kind and number that ``cache`` was filled with; ``logits`` is not known of them."""
+        slots = cls.__new__(cls)
+        slots._windows = [_window(layer, name) for layer in cache.layers]
+        slots._lay_out(cache, cache.layers[0].keys.shape[0], name)
+        return slots
+
+    def _lay_out(self, cache: Any, batch: int, name: str) -> None:
+        self.window = min((window for window in self._windows if window is not None), default=None)
+        self._batch = batch
+        # Keys and values of each layer: (KV heads, head size), dtype.
+        self._like: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for layer, window in zip(cache.layers, self._windows, strict=True):
+            length = cache.get_seq_length()
+            kept = length if window is None else min(length, window - 1)
+            for states in (layer.keys, layer.values):
+                if states is None or states.ndim != 4 or states.shape[2] != kept:
                     raise Refused("cache-layers", f"{name} keeps something else than keys and values of each token.")
-                shape = (states.shape[0], states.shape[1], capacity, states.shape[3])
-                buffers.append(buffer(shape, states.dtype, states.device))
+            # Not the tensors themselves: they may be a caller's, and long.
+            self._like.append((layer.keys[:1, :, :1].clone(), layer.values[:1, :, :1].clone()))
+        self._buckets: dict[int, Bucket] = {}
+        self._current: Bucket | None = None
+
+    def bucket(self, length: int) -> Bucket:
+        """The bucket in which sequences of ``length`` tokens live, made when it is first asked for.
+
+        Raises ``Refused`` (``cache-out-of-memory``) where the device has no room for it.
+        """
+        capacity = bucket_of(length)
+        if capacity not in self._buckets:
+            try:
+                keys = [self._buffer(states, capacity) for states, _ in self._like]
+                values = [self._buffer(states, capacity) for _, states in self._like]
+            except torch.cuda.OutOfMemoryError as error:
+                sentence = f"The KV cache of {capacity} tokens does not fit into GPU memory: {error}"
+                raise Refused("cache-out-of-memory", sentence) from error
+            self._buckets[capacity] = Bucket(capacity, keys, values)
+        return self._buckets[capacity]
 
     def at(self, length: int) -> Cache:
         """The cache that a model is called with to take the sequence to ``length`` tokens."""
-        parts = zip(self._keys, self._values, self._windows, strict=True)
+        bucket = self.bucket(length)
+        parts = zip(bucket.keys, bucket.values, self._windows, strict=True)
         return Cache(layers=[SlotLayer(keys, values, length, window) for keys, values, window in parts])
+
+    def up_to(self, longest: int, slot: torch.Tensor) -> Cache:
+        """The cache that a model is called with to write ``slot``, at any length up to ``longest``.
+
+        No layer's window may be full there.
+        """
+        bucket = self.bucket(longest)
+        parts = zip(bucket.keys, bucket.values, self._windows, strict=True)
+        return Cache(layers=[ClassLayer(keys, values, longest, slot, window is not None) for keys, values, window in parts])
 
     def load(self, cache: Any) -> int:
         """Copy the sequence in ``cache`` into the slots and return its length in tokens."""
         length = int(cache.get_seq_length())
-        if length <= self.capacity:
-            for layer, keys, values in zip(cache.layers, self._keys, self._values, strict=True):
-                # A layer that slides has kept the last tokens alone.
-                kept = slice(length - layer.keys.shape[2], length)
-                keys[:, :, kept].copy_(layer.keys)
-                values[:, :, kept].copy_(layer.values)
+        bucket = self._current = self.bucket(length)
+        for layer, keys, values in zip(cache.layers, bucket.keys, bucket.values, strict=True):
+            # A layer that slides has kept the last tokens alone.
+            kept = slice(length - layer.keys.shape[2], length)
+            keys[:, :, kept].copy_(layer.keys)
+            values[:, :, kept].copy_(layer.values)
         return length
 
-    def take(self, smaller: SlotCache, length: int) -> None:
-        """Go on with the sequence of ``length`` tokens that lies in ``smaller``."""
-        for ours, theirs in ((self._keys, smaller._keys), (self._values, smaller._values)):
-            for larger, slots in zip(ours, theirs, strict=True):
-                larger[:, :, :length].copy_(slots[:, :, :length])
+    def grow(self, length: int) -> None:
+        """Move the sequence to the bucket for ``length`` tokens, where it is in a smaller one."""
+        before, bucket = self._current, self.bucket(length)
+        if before is not None and before.capacity < bucket.capacity:
+            for old, new in zip((*before.keys, *before.values), (*bucket.keys, *bucket.values), strict=True):
+                new[:, :, : before.capacity].copy_(old)
+            self._current = bucket
 
     def unload(self, cache: Any, begun: int, length: int) -> None:
         """Append the tokens ``begun`` to ``length`` to ``cache`` by its own means, in memory of its own."""
         if length == begun:
             return
-        for layer, keys, values in zip(cache.layers, self._keys, self._values, strict=True):
+        bucket = self._current
+        assert bucket is not None
+        for layer, keys, values in zip(cache.layers, bucket.keys, bucket.values, strict=True):
             layer.update(keys[:, :, begun:length], values[:, :, begun:length])
+
+    def _buffer(self, states: torch.Tensor, capacity: int) -> torch.Tensor:
+        return buffer((self._batch, states.shape[1], capacity, states.shape[3]), states.dtype, states.device)
 
 
 def _window(layer: Any, name: str) -> int | None:
@@ -123,13 +233,13 @@ def _window(layer: Any, name: str) -> int | None:
     return int(layer.sliding_window)
 
 
-def _with_one_token(model: Any) -> Any:
-    """The cache as ``generate`` makes it, fed one token, so that each layer shows the shapes and dtypes of keys and values."""
-    cache: Any = DynamicCache(config=model.config.get_text_config(decoder=True))
-    for layer in cache.layers:
-        _window(layer, type(model).__name__)
+def _feed_one(model: Any, cache: Any) -> torch.Tensor:
+    """Feed one token in eager, so that each layer of ``cache`` shows the shapes and dtypes of its keys and values.
+
+    Returns the logits, ``(1, vocabulary)``.
+    """
     token = torch.zeros((1, 1), dtype=torch.int64, device=model.device)
     arguments = {"attention_mask": torch.ones_like(token), "position_ids": token, cache_name(model): cache}
     with torch.inference_mode(False), torch.no_grad():
-        model(input_ids=token, use_cache=True, return_dict=True, **arguments)
-    return cache
+        logits: torch.Tensor = model(input_ids=token, use_cache=True, return_dict=True, **arguments).logits[:, -1]
+    return logits

@@ -14,8 +14,6 @@ _NOT_IN_OUR_LOOP = (
     "synced_gpus",
     "tokenizer",
     "inputs_embeds",
-    "cache",
-    "past_key_values",
     "position_ids",
     "logits_to_keep",
 )

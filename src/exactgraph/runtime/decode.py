@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import DynamicCache
+from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
@@ -20,6 +20,9 @@ from exactgraph.candidates.base import Stepper
 from exactgraph.models.cache import cache_name
 from exactgraph.models.inputs import length_refusal
 from exactgraph.refusal import Refused
+from exactgraph.runtime.answer import Answer
+from exactgraph.runtime.greedy import Stops, decode_greedily
+from exactgraph.runtime.rules import Rules
 
 # What transformers itself hands to every forward pass of a text decoder; the cache comes under a name of its own.
 _FORWARD_ARGUMENTS = {"attention_mask", "position_ids", "use_cache", "logits_to_keep"}
@@ -28,42 +31,61 @@ _MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
 
 @dataclass
 class Steps:
-    """Forward passes of one call after the prompt's, by how they ran."""
+    """Forward passes after the prompt's, by how they ran; ``why`` the last eager ones did."""
 
     captured: int = 0
     eager: int = 0
+    why: str | None = None
 
 
-def _check_call(model: Any, input_ids: torch.Tensor, config: Any, model_kwargs: dict[str, Any]) -> None:
+def _check_call(
+    model: Any, input_ids: torch.Tensor, config: Any, model_kwargs: dict[str, Any], batches: tuple[int, ...]
+) -> None:
     if config.get_generation_mode() not in _MODES:
         raise Refused("generation-mode", f"Generation mode {config.get_generation_mode().value} runs eager.")
-    if input_ids.shape[0] != 1:
-        raise Refused("batch", f"Only batch 1 is captured; this call has {input_ids.shape[0]} sequences.")
+    if input_ids.shape[0] not in batches:
+        captured = ", ".join(map(str, batches))
+        raise Refused("batch", f"Steps are captured for batches of {captured}; this call has {input_ids.shape[0]} sequences.")
     if config.return_dict_in_generate and (config.output_attentions or config.output_hidden_states):
         raise Refused("inner-outputs", "Attentions and hidden states are not captured.")
     if config.prefill_chunk_size is not None or not config.use_cache:
         raise Refused("cache-use", "Chunked prefill and decoding without a cache run eager.")
     if model.config.is_encoder_decoder:
-        return
+        return  # the rest is for the stepper to say
     for name, value in model_kwargs.items():
         if value is not None and name not in _FORWARD_ARGUMENTS and name != cache_name(model):
             raise Refused("model-argument", f"The model's own argument {name} is not captured.")
     mask = model_kwargs.get("attention_mask")
     if mask is not None and not bool((mask == 1).all()):
         raise Refused("padding", "A prompt with masked positions runs eager.")
-    if type(model_kwargs.get(cache_name(model))) is not DynamicCache:
-        raise Refused("cache-kind", "Only the default cache is captured.")
+    _check_cache(model, model_kwargs.get(cache_name(model)), mask, input_ids.shape[1])
     refusal = length_refusal(model, config.max_length)
     if refusal is not None:
         raise Refused(refusal.reason, refusal.sentence)
 
 
-class DecodeLoop:
-    """One call of ``generate`` under a stepper. ``steps`` counts what ran how; ``begun`` once it can refuse no more."""
+def _check_cache(model: Any, cache: Any, mask: Any, tokens: int) -> None:
+    if type(cache) is not DynamicCache or getattr(cache, "offloading", False):
+        raise Refused("cache-kind", "Only the default cache is captured.")
+    # A caller's own has to be what generate would have made, and hold the beginning of this very prompt.
+    own = DynamicCache(config=model.config.get_text_config(decoder=True))
+    kinds, own_kinds = ([type(layer) for layer in one.layers] or [DynamicLayer] for one in (cache, own))
+    if set(kinds) != set(own_kinds):
+        raise Refused("cache-kind", "The cache has other layers than generate would make.")
+    if cache.get_seq_length() >= tokens or (mask is not None and mask.shape[1] != tokens):
+        raise Refused("cache-kind", "The cache holds something else than the beginning of the prompt.")
 
-    def __init__(self, stepper: Stepper, streamer: Any) -> None:
+
+class DecodeLoop:
+    """One call of ``generate`` under a stepper. ``steps`` counts what ran how; ``begun`` once it can refuse no more.
+
+    ``keeps_cache``: whether the caller has the cache, because it was the caller who made it.
+    """
+
+    def __init__(self, stepper: Stepper, streamer: Any, *, keeps_cache: bool) -> None:
         self._stepper = stepper
         self._streamer = streamer
+        self._keeps_cache = keeps_cache
         self._captured = True
         self.steps = Steps()
         self.begun = False
@@ -77,56 +99,50 @@ class DecodeLoop:
         generation_config: Any = None,
         **model_kwargs: Any,
     ) -> Any:
-        """The ``custom_generate`` hook: ``input_ids`` int64 ``(1, prompt tokens)``. Raises ``Refused`` before any effect."""
+        """The ``custom_generate`` hook: ``input_ids`` int64 ``(batch, prompt tokens)``. Refuses before any effect."""
         config = generation_config
         try:
-            _check_call(model, input_ids, config, model_kwargs)
+            _check_call(model, input_ids, config, model_kwargs, self._stepper.batches)
             if model.config.is_encoder_decoder:
                 self._stepper.serve(input_ids, model_kwargs)
-        except Refused:
+        except Refused as refused:
             if not self.begun:
                 raise
             # Whisper decodes window by window, all in one call, and windows before this one have had their effects.
+            self.steps.why = refused.refusal.sentence
             return self._in_transformers_loop(
                 model, input_ids, logits_processor, stopping_criteria, generation_config=config, **model_kwargs
             )
         self.begun = self._captured = True
-        wants = config.return_dict_in_generate
-        scores: tuple[torch.Tensor, ...] | None = () if wants and config.output_scores else None
-        raw_logits: tuple[torch.Tensor, ...] | None = () if wants and config.output_logits else None
         cache = model_kwargs[cache_name(model)]
+        answer = Answer(input_ids, config)
+        rules = Rules(logits_processor, stopping_criteria, config, input_ids)
 
         if self._streamer is not None:
             self._streamer.put(input_ids.cpu())
         logits = model._prefill(input_ids, config, model_kwargs, is_first_iteration=True).logits[:, -1]
         self._stepper.begin(cache)
         with model._optimize_model_for_decode():
-            while True:
-                # A copy, so that nothing a caller receives lies in a buffer that the next step overwrites.
-                next_logits = logits.to(copy=True, dtype=torch.float32, device=input_ids.device)
-                next_scores = logits_processor(input_ids, next_logits)
-                if scores is not None:
-                    scores += (next_scores,)
-                if raw_logits is not None:
-                    raw_logits += (next_logits,)
-                tokens = _choose(next_scores, config.do_sample)
-                input_ids = torch.cat([input_ids, tokens[:, None]], dim=-1)
-                finished = stopping_criteria(input_ids, scores).all()
-                if self._streamer is not None:
-                    self._streamer.put(tokens.cpu())
-                if finished:
-                    break
-                logits = self._next(model, input_ids, cache)
+            stops = None if self._streamer is not None else rules.on_device()
+            if stops is None:
+                finished = self._take(logits, answer, rules)
+            else:
+                rules.choose(logits, answer)
+                finished = self._ahead(answer, stops)
+            while not finished:
+                finished = self._take(self._next(model, answer.ids, cache), answer, rules)
         if self._streamer is not None:
             self._streamer.end()
+        wants = config.return_dict_in_generate
+        if self._captured and (wants or self._keeps_cache):
+            # The last token was chosen and not fed.
+            self._stepper.end(cache, answer.ids.shape[1] - 1)
         if not wants:
-            return input_ids
-        if self._captured:
-            self._stepper.end(cache)
+            return answer.ids
         # The class differs between versions in what it calls the cache.
-        output: dict[str, Any] = {"sequences": input_ids, "scores": scores, "logits": raw_logits, cache_name(model): cache}
+        output: dict[str, Any] = {"sequences": answer.ids, "scores": answer.scores, "logits": answer.logits}
         kind = GenerateEncoderDecoderOutput if model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
-        return kind(**output)
+        return kind(**output, **{cache_name(model): cache})
 
     def _in_transformers_loop(self, model: Any, input_ids: torch.Tensor, *arguments: Any, **model_kwargs: Any) -> Any:
         """The whole decoding as transformers does it; ``input_ids`` int64 ``(sequences, prompt tokens)``."""
@@ -137,23 +153,40 @@ class DecodeLoop:
         self.steps.eager += sequences.shape[1] - input_ids.shape[1] - 1
         return result
 
-    def _next(self, model: Any, input_ids: torch.Tensor, cache: Any) -> torch.Tensor:
-        """Logits ``(rows, vocabulary)`` after ``input_ids``, of which the last is not in the cache."""
-        token, length = input_ids[:, -1:], input_ids.shape[1]
+    def _take(self, logits: torch.Tensor, answer: Answer, rules: Rules) -> bool:
+        """Choose the next tokens from ``logits``, ``(batch, vocabulary)``. Returns whether all sequences are finished."""
+        tokens = rules.choose(logits, answer)
+        finished = rules.finished(answer)
+        if self._streamer is not None:
+            self._streamer.put(tokens.cpu())
+        return finished
+
+    def _ahead(self, answer: Answer, stops: Stops) -> bool:
+        """Decode greedily without waiting for the device, as far as steps are captured. Returns whether the end is reached."""
+        before = answer.ids.shape[1]
+        finished = decode_greedily(self._stepper, answer, stops)
+        self.steps.captured += answer.ids.shape[1] - before
+        return finished
+
+    def _next(self, model: Any, ids: torch.Tensor, cache: Any) -> torch.Tensor:
+        """Logits ``(batch, vocabulary)`` after the last tokens of ``ids``."""
+        token, length = ids[:, -1:], ids.shape[1]
         if self._captured:
-            logits = self._stepper.step(token)
+            self._stepper.feed(token)
+            logits = self._stepper.run()
             if logits is not None:
                 self.steps.captured += 1
                 return logits
-            self._stepper.end(cache)
+            self._stepper.end(cache, length - 1)
             self._captured = False
+            self.steps.why = self._stepper.why
         self.steps.eager += 1
         if model.config.is_encoder_decoder:
-            eager_logits: torch.Tensor = model(**self._stepper.eager_arguments(input_ids), return_dict=True).logits[:, -1]
-            return eager_logits
+            logits_after: torch.Tensor = model(**self._stepper.eager_arguments(ids), return_dict=True).logits[:, -1]
+            return logits_after
         output = model(
             input_ids=token,
-            position_ids=torch.full((1, 1), length - 1, dtype=torch.int64, device=token.device),
+            position_ids=torch.full_like(token, length - 1),
             use_cache=True,
             logits_to_keep=1,
             return_dict=True,
@@ -161,9 +194,3 @@ class DecodeLoop:
         )
         last: torch.Tensor = output.logits[:, -1]
         return last
-
-
-def _choose(scores: torch.Tensor, do_sample: bool) -> torch.Tensor:
-    if do_sample:
-        return torch.multinomial(torch.nn.functional.softmax(scores, dim=-1), num_samples=1).squeeze(1)
-    return torch.argmax(scores, dim=-1)

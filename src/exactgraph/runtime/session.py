@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from exactgraph.candidates.base import Candidate, Context, Decisions, Installation
+from exactgraph.models.cache import CACHE_NAMES
 from exactgraph.refusal import Refusal, Refused
 from exactgraph.runtime.arguments import compile_refusal, loop_refusal
 from exactgraph.runtime.attention import preferred
@@ -116,7 +117,7 @@ class Session:
         if self.fallbacks:
             return next(iter(self.fallbacks)).sentence
         if self.steps.eager and not self.steps.captured:
-            return "Every decode step ran eager: no length of these sequences was captured."
+            return f"Every decode step ran eager. {self.steps.why}"
         return None
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
@@ -158,7 +159,8 @@ class Session:
         if refusal is not None:
             return self._fall_back(refusal, kwargs)
         assert self._installation.stepper is not None
-        loop = DecodeLoop(self._installation.stepper, kwargs.get("streamer"))
+        given = any(kwargs.get(name) is not None for name in CACHE_NAMES)
+        loop = DecodeLoop(self._installation.stepper, kwargs.get("streamer"), keeps_cache=given)
         try:
             with self._attached():
                 # transformers does not pass the streamer on to the hook, and would feed it the prompt before the loop had a
@@ -172,6 +174,7 @@ class Session:
         self.last = Call(None, loop.steps)
         self.steps.captured += loop.steps.captured
         self.steps.eager += loop.steps.eager
+        self.steps.why = loop.steps.why or self.steps.why
         return result
 
     def _fall_back(self, refusal: Refusal, kwargs: dict[str, Any]) -> Any:

@@ -1,0 +1,73 @@
+"""Which KV lengths one graph can serve, found on the device by comparing bits.
+
+A graph for lengths up to ``last`` calls flash attention with ``last`` as the host's bound and the length on the device. The
+bound decides into how many parts the keys are split, by a rule that depends on heads, head size, dtype, batch, the number of
+SMs and PyTorch's version. So nothing is assumed: each length of a class is tried, with NaN beyond the live keys, and a class
+that has one that differs from eager's own call is halved until it has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from exactgraph.models.device_length import DeviceLength, Shape
+from exactgraph.models.slots import SMALLEST
+
+Classes = list[tuple[int, int]]
+_BITS = {torch.bfloat16: torch.int16, torch.float16: torch.int16}
+
+
+def find_classes(shapes: Iterable[Shape], reach: int, device: torch.device) -> Classes:
+    """Classes ``(first, last)`` of KV lengths, ascending, that together cover what can be covered up to ``reach``.
+
+    Each ends at 128 times a power of two or, where such a class has lengths that differ, at some multiple of 128. Runs under
+    the attention backend that eager is pinned to.
+    """
+    found: Classes = []
+    first, last = 1, SMALLEST
+    shapes = list(shapes)
+    while first <= reach:
+        found += _halved(shapes, first, min(last, reach), device)
+        first, last = last + 1, 2 * last
+    return found
+
+
+def _halved(shapes: list[Shape], first: int, last: int, device: torch.device) -> Classes:
+    if all(_equal(shape, first, last, device) for shape in shapes):
+        return [(first, last)]
+    middle = (first + last) // 2 // SMALLEST * SMALLEST
+    if not first <= middle < last:
+        return []
+    return _halved(shapes, first, middle, device) + _halved(shapes, middle + 1, last, device)
+
+
+def _equal(shape: Shape, first: int, last: int, device: torch.device) -> bool:
+    """Whether attention at every length from ``first`` to ``last`` has eager's bits under the bound ``last``."""
+    if device.type == "cpu":
+        return True  # the emulation calls eager's attention on the live keys
+    if shape.dtype not in _BITS:
+        return False
+    generator = torch.Generator(device).manual_seed(last)
+
+    def random(heads: int, tokens: int) -> torch.Tensor:
+        size = (shape.batch, heads, tokens, shape.head_size)
+        return torch.randn(size, generator=generator, dtype=shape.dtype, device=device)
+
+    with torch.inference_mode(False), torch.no_grad():
+        query, keys, values = random(shape.heads, 1), random(shape.kv_heads, last), random(shape.kv_heads, last)
+        length = DeviceLength(shape.batch, device)
+        differ = torch.zeros((), dtype=torch.bool, device=device)
+        shared = shape.heads > shape.kv_heads
+        for live in range(last, first - 1, -1):
+            for states in (keys, values):
+                states[:, :, live : live + 1] = torch.nan
+            length.used.fill_(live)
+            ours = length.attention(query, keys, values, shape.scale)
+            eager = scaled_dot_product_attention(
+                query, keys[:, :, :live], values[:, :, :live], scale=shape.scale, enable_gqa=shared
+            )
+            differ |= (ours.contiguous().view(_BITS[shape.dtype]) != eager.contiguous().view(_BITS[shape.dtype])).any()
+    return not bool(differ)
