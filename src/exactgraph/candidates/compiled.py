@@ -22,7 +22,7 @@ class Compile(Candidate):
     claims = TOKEN_IDENTICAL
 
     def plan(self, model: Any, context: Context) -> Decisions:
-        _check_compiler(model.device)
+        check_compiler(model.device)
         return {"compiled": "forward", "cache": "dynamic"}
 
     def install(self, model: Any, decisions: Decisions, context: Context) -> Installation:
@@ -49,14 +49,14 @@ class StaticCompile(Candidate):
     def plan(self, model: Any, context: Context) -> Decisions:
         if model.device.type == "cpu":
             raise Refused("not-compiled-here", "transformers compiles for a static cache on accelerators only.")
-        _check_compiler(model.device)
+        check_compiler(model.device)
         return {"compiled": "by transformers", "cache": "static"}
 
     def install(self, model: Any, decisions: Decisions, context: Context) -> Installation:
         return Installation(arguments={"cache_implementation": "static"})
 
 
-def _check_compiler(device: torch.device) -> None:
+def check_compiler(device: torch.device) -> None:
     """Refuse by name where torch.compile lacks what it needs: Triton on a GPU, a C++ compiler on a CPU."""
     if device.type == "cuda":
         if importlib.util.find_spec("triton") is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from transformers import EncoderDecoderCache
@@ -32,10 +32,15 @@ from exactgraph.refusal import Refused
 
 class EncDecStep(Candidate):
     id = "encdec-step"
+    route: ClassVar[str] = "one graph per length and shape of the input"
+
+    def stepper(self, *arguments: Any) -> EncDecStepper:
+        """What replays; ``arguments`` are those of :class:`EncDecStepper`."""
+        return EncDecStepper(*arguments)
 
     def plan(self, model: Any, context: Context) -> Decisions:
         decisions: Decisions = {
-            "route": "one graph per length and shape of the input",
+            "route": self.route,
             "graphs": context.budget,
             "positions": _positions(model, context),
         }
@@ -53,7 +58,7 @@ class EncDecStep(Candidate):
     def install(self, model: Any, decisions: Decisions, context: Context) -> Installation:
         check_encoder_decoder(model)
         rope = HeldRope(model, decisions["positions"])
-        stepper = EncDecStepper(model, rope, context.capturer, decisions["graphs"], context.batches)
+        stepper = self.stepper(model, rope, context.capturer, decisions["graphs"], context.batches)
         # Beyond what was tried, frequencies may change.
         stepper.limit = decisions["positions"] if rope.forwards else None
         return Installation(forwards=rope.forwards, stepper=stepper)
@@ -61,7 +66,7 @@ class EncDecStep(Candidate):
 
 @dataclass
 class Place:
-    """Where the steps of inputs of one shape run. ``graphs`` by the length that they lead to."""
+    """Where the steps of inputs of one shape run. ``graphs`` by the longest sequence that they lead to, in tokens."""
 
     inputs: StepInputs
     cross: CrossCache
@@ -120,10 +125,11 @@ class EncDecStepper(Stepper):
         try:
             place = self._placed(length)
             place.slots.grow(length)
-            graph = place.graphs.get(length) or self._capture(place, length)
+            graph = place.graphs.get(self._graph_for(length)) or self._capture(place, length)
         except Refused as refused:
             self.why = refused.refusal.sentence
             return None
+        self._arrive(length)
         graph.replay()
         self._length = length
         self._logits = graph.outputs[0]
@@ -155,6 +161,13 @@ class EncDecStepper(Stepper):
         with refusing_host_reads(self._model), torch.inference_mode(False), torch.no_grad():
             work()
         self._capture(place, length)
+
+    def _graph_for(self, length: int) -> int:
+        """The longest sequence, in tokens, that the graph for a step to ``length`` serves."""
+        return length
+
+    def _arrive(self, length: int) -> None:
+        """A step to ``length`` tokens is about to be replayed. Where a graph serves one length, it knows."""
 
     def _placed(self, length: int) -> Place:
         """The place of this step, with all its buffers filled."""
@@ -207,7 +220,8 @@ class EncDecStepper(Stepper):
             if self._places[oldest] is place:
                 raise Refused("budget", f"All {self._budget} graphs that may be captured are, for inputs of this shape.")
             del self._places[oldest]
-        graph = place.graphs[length] = self._capturer.capture(self._work(place, length))
+        graph = self._capturer.capture(self._work(place, length))
+        place.graphs[self._graph_for(length)] = graph
         return graph
 
     def _work(self, place: Place, length: int) -> Function:

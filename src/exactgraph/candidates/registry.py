@@ -23,6 +23,7 @@ MODULES: dict[str, str] = {
     "C026": "exactgraph.candidates.block_graphs",
     "step": "exactgraph.candidates.step",
     "encdec-step": "exactgraph.candidates.encdec_step",
+    "encdec-compile": "exactgraph.candidates.encdec_compile",
     "static": "exactgraph.candidates.compiled",
     "static-compile": "exactgraph.candidates.compiled",
     "compile": "exactgraph.candidates.compiled",
