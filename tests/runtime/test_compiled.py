@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from decoder_models import make
 from runtime_models import make_llama, prompt
 from runtime_outputs import ask
 
@@ -26,7 +27,7 @@ def context() -> Context:
     return Context(capturer_for(CPU), budget=8, validated_length=64, confirmed_length=128)
 
 
-@pytest.mark.parametrize("name", ["static", "static-compile", "compile"])
+@pytest.mark.parametrize("name", ["static", "static-compile", "compile", "static-step-compile"])
 def test_none_claims_equal_bits(name: str) -> None:
     assert candidate(name).claims == TOKEN_IDENTICAL
 
@@ -78,3 +79,24 @@ def test_compile_runs_the_compiled_forward_and_leaves_the_model_alone(monkeypatc
         assert torch.equal(got.sequences, ask(session.eager, prompt(CPU, 10), 12).sequences)
     assert len(compiled) == 1
     assert "forward" not in vars(model)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+def test_a_compiled_step_goes_on_from_bucket_to_bucket() -> None:
+    llama = make_llama(CPU, num_hidden_layers=2)
+    step = candidate("static-step-compile")
+    chosen = Context(capturer_for(CPU), budget=8, validated_length=64, confirmed_length=200)
+    with Session(llama, step, step.plan(llama, chosen), chosen, "default") as session:
+        ids = prompt(CPU, 110)
+        # In fp32 the last bits that a compiler changes do not turn a token of this model.
+        assert torch.equal(ask(llama.generate, ids, 40).sequences, ask(session.eager, ids, 40).sequences)
+        assert session.last is not None
+        assert session.last.steps is not None
+        assert (session.last.steps.captured, session.last.steps.eager) == (39, 0)
+
+
+def test_a_compiled_step_of_a_window_is_refused() -> None:
+    model = make("mistral-window", CPU)
+    with pytest.raises(Refused, match="attends to a window") as caught:
+        candidate("static-step-compile").plan(model, context())
+    assert caught.value.refusal.reason == "sliding-window"

@@ -59,6 +59,7 @@ class Lane(Stepper):
         self.why = None
         self._length = self._begun = int(cache.get_seq_length())
         try:
+            self._check_reach(self._length + 1)
             self.cache.load(cache)
         except Refused as refused:
             self.why = refused.refusal.sentence
@@ -97,6 +98,7 @@ class Lane(Stepper):
         key = self._class_of(length)
         graph = self._graphs.get(key)
         try:
+            self._check_reach(length)
             self.cache.grow(length)
             return graph or self.capture(length)
         except Refused as refused:
@@ -104,14 +106,16 @@ class Lane(Stepper):
             self.why = refused.refusal.sentence
             return None
 
+    def _check_reach(self, length: int) -> None:
+        if length > self.reach:
+            raise Refused("beyond-reach", f"Steps are captured up to {self.reach} tokens, and this one is to {length}.")
+
     def _class_of(self, length: int) -> tuple[int, int]:
         return next((found for found in self.classes if found[0] <= length <= found[1]), (length, length))
 
     def capture(self, length: int) -> Graph:
         """Capture the step that takes a sequence to ``length`` tokens. Raises ``Refused`` where none may be or can be."""
         key = self._class_of(length)
-        if length > self.reach:
-            raise Refused("beyond-reach", f"Steps are captured up to {self.reach} tokens, and this one is to {length}.")
         alone = sum(first == last for first, last in self._graphs)
         if key not in self.classes and alone >= self._budget:
             raise Refused("budget", f"All {self._budget} lengths that may have a graph of their own have one.")

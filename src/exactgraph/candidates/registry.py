@@ -27,6 +27,7 @@ MODULES: dict[str, str] = {
     "static": "exactgraph.candidates.compiled",
     "static-compile": "exactgraph.candidates.compiled",
     "compile": "exactgraph.candidates.compiled",
+    "static-step-compile": "exactgraph.candidates.compiled_step",
 }
 
 

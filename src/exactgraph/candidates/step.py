@@ -31,7 +31,7 @@ class Step(Candidate):
 
     def plan(self, model: Any, context: Context) -> Decisions:
         decisions: Decisions = {
-            "reach": _reach(model, context),
+            "reach": reach_of(model, context),
             "lengths": context.budget,
             "lanes": [{"batch": batch, "classes": []} for batch in context.batches],
         }
@@ -91,7 +91,7 @@ class Lanes(Stepper):
         self._lane.end(cache, length)
 
 
-def _reach(model: Any, context: Context) -> int:
+def reach_of(model: Any, context: Context) -> int:
     """The longest sequence, in tokens, that steps are captured for."""
     if recomputes(model):
         # Each position up to here is tried whenever the candidate is installed.

@@ -21,4 +21,5 @@ TOUCHES: dict[str, tuple[str, ...]] = {
     "static-compile": (parts.WHOLE,),
     "compile": (parts.WHOLE,),
     "step": (parts.WHOLE,),
+    "static-step-compile": (parts.WHOLE,),
 }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import time
+import weakref
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -16,11 +18,30 @@ from exactgraph.refusal import Refused
 WARMUPS = 2
 
 
+class SideStream:
+    """A stream that nobody else captures on, as long as this object or a graph that was captured on it lives.
+
+    cuBLAS has a workspace for each stream, 32 MiB on Hopper, which torch frees for all streams or for none, and graphs hold
+    its address. So streams are used again once all graphs on them are gone: what stays is one workspace for as many capturers
+    as lived at once. They are of high priority because that is another set than the one that programs mostly take theirs from.
+    """
+
+    _idle: ClassVar[defaultdict[torch.device, list[torch.cuda.Stream]]] = defaultdict(list)
+
+    def __init__(self, device: torch.device) -> None:
+        idle = self._idle[device]
+        self.stream = idle.pop() if idle else torch.cuda.Stream(device, priority=-1)
+        weakref.finalize(self, idle.append, self.stream)
+
+
 class CudaGraph(Graph):
     """Keeps the captured function too: a graph holds bare addresses, and the function what lives there."""
 
-    def __init__(self, graph: torch.cuda.CUDAGraph, outputs: tuple[torch.Tensor, ...], function: Function) -> None:
+    def __init__(
+        self, graph: torch.cuda.CUDAGraph, outputs: tuple[torch.Tensor, ...], function: Function, side: SideStream
+    ) -> None:
         self._graph = graph
+        self._side = side
         self._function = function
         self.outputs = outputs
 
@@ -41,7 +62,7 @@ class CudaCapturer(Capturer):
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self._device = device
-        self._stream = torch.cuda.Stream(device)
+        self._side = SideStream(device)
         self._pool: Any = None  # torch names the type of its handles nowhere
         self._keeper: torch.cuda.CUDAGraph | None = None
 
@@ -60,7 +81,7 @@ class CudaCapturer(Capturer):
         self.graphs += 1
         self.seconds += time.perf_counter() - started
         self.bytes += max(0, torch.cuda.memory_reserved(self._device) - before)
-        return CudaGraph(graph, outputs, function)
+        return CudaGraph(graph, outputs, function, self._side)
 
     def _open_pool(self) -> None:
         """Begin a pool. It lives as long as a graph in it does, and candidates may drop all theirs, so one graph stays."""
@@ -70,9 +91,9 @@ class CudaCapturer(Capturer):
     def _capture(self, function: Function) -> tuple[torch.cuda.CUDAGraph, tuple[torch.Tensor, ...]]:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self._device), torch.inference_mode(False), torch.no_grad(), _collection_held_off():
-            current = torch.cuda.current_stream()
-            self._stream.wait_stream(current)
-            with torch.cuda.stream(self._stream):
+            current, side = torch.cuda.current_stream(), self._side.stream
+            side.wait_stream(current)
+            with torch.cuda.stream(side):
                 for _ in range(WARMUPS):
                     function()
                 # Work of other threads may go on while this thread captures.
@@ -83,7 +104,7 @@ class CudaCapturer(Capturer):
                 except BaseException:
                     self._abandon(graph)
                     raise
-            current.wait_stream(self._stream)
+            current.wait_stream(side)
         return graph, outputs
 
     def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:

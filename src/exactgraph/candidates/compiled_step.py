@@ -1,0 +1,82 @@
+"""``static-step-compile``: ``torch.compile`` of the step over a cache of fixed size, captured afterwards.
+
+Attention runs over the whole bucket through a mask, so the compiler sees one shape a bucket. It fuses roundings and reorders
+additions as it likes: nothing is claimed but tokens, and the gate decides.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from exactgraph.candidates.base import Context, Decisions, Installation
+from exactgraph.candidates.compiled import check_compiler
+from exactgraph.candidates.lane import Lane
+from exactgraph.candidates.step import Lanes, Step, reach_of
+from exactgraph.capture.graph import Function
+from exactgraph.models.cache import cache_name
+from exactgraph.models.inputs import check_inputs
+from exactgraph.models.rope import HeldRope
+from exactgraph.models.slots import SMALLEST
+from exactgraph.protocol.grades import TOKEN_IDENTICAL
+from exactgraph.refusal import Refused
+
+
+class StaticStepCompile(Step):
+    id = "static-step-compile"
+    claims = TOKEN_IDENTICAL
+
+    def plan(self, model: Any, context: Context) -> Decisions:
+        check_compiler(model.device)
+        decisions: Decisions = {"reach": reach_of(model, context), "compiled": "step"}
+        # The lengths that validation begins with show whether the compiler takes the model.
+        installation = self.install(model, decisions, context)
+        (lane,) = installation.stepper  # type: ignore[misc]
+        lane.capture(1)
+        return decisions
+
+    def install(self, model: Any, decisions: Decisions, context: Context) -> Installation:
+        check_inputs(model)
+        rope = HeldRope(model, decisions["reach"])
+        lane = CompiledLane(model, rope, context.capturer, reach=decisions["reach"], classes=[], budget=0)
+        if lane.cache.window is not None:
+            raise Refused("sliding-window", f"{type(model).__name__} attends to a window, which no step of fixed shape shows.")
+        first, last = 1, SMALLEST
+        while first <= lane.reach:
+            lane.classes.append((first, min(last, lane.reach)))
+            first, last = last + 1, 2 * last
+        return Installation(forwards=rope.forwards, stepper=Lanes([lane]))
+
+
+class CompiledLane(Lane):
+    """A lane whose classes of lengths are its buckets."""
+
+    def by_class(self, longest: int) -> Function:
+        cache = self.cache.up_to(longest, self._position[0])
+        slots = torch.arange(longest, device=self._model.device)
+
+        def forward() -> torch.Tensor:
+            output = self._model(
+                input_ids=self._token,
+                position_ids=self._position,
+                attention_mask=(slots <= self._position)[:, None, None],
+                use_cache=True,
+                logits_to_keep=1,
+                return_dict=True,
+                **{cache_name(self._model): cache},
+            )
+            last: torch.Tensor = output.logits[:, -1]
+            return last
+
+        compiled = torch.compile(forward, dynamic=False)
+
+        def step() -> tuple[torch.Tensor, ...]:
+            with self._rope.held():
+                self._logits.copy_(compiled())
+            return ()
+
+        return step
+
+
+CANDIDATES = {StaticStepCompile.id: StaticStepCompile()}
