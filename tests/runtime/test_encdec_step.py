@@ -35,6 +35,11 @@ def ask(generate: Any, inputs: dict[str, Any], tokens: int = TOKENS, **arguments
     return generate(**inputs, **{"max_new_tokens": tokens, "do_sample": False, **EVERYTHING, **arguments})
 
 
+def graphs_of(session: Session) -> int:
+    stepper: Any = session._installation.stepper
+    return sum(len(place.graphs) for place in stepper._places.values())
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_has_eagers_bits(device: torch.device, attention: str, family: str) -> None:
     model = make(family, device)
@@ -163,13 +168,47 @@ def test_a_prompt_for_the_decoder(device: torch.device, attention: str, family: 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_eager_goes_on_where_the_budget_ends(device: torch.device, attention: str, family: str) -> None:
+def test_each_length_alone(device: torch.device, attention: str, family: str) -> None:
+    """Attention that is not flash attention has a graph for each length."""
+    model = make(family, device, attn_implementation="eager")
+    with opened(model, attention) as session:
+        for seed in (0, 1):
+            inputs = question(model, seed=seed)
+            assert_same(ask(model.generate, inputs), ask(session.eager, inputs))
+            assert steps_of(session) == (TOKENS - 1, 0)
+        assert graphs_of(session) == TOKENS - 1
+
+
+@pytest.mark.parametrize("family", ["whisper", "bart", "marian", "frames"])
+def test_a_graph_for_a_class_of_lengths(family: str) -> None:
+    device = torch.device("cpu")
     model = make(family, device)
+    with opened(model, "default") as session:
+        for seed in (0, 1):
+            inputs = question(model, seed=seed)
+            assert_same(ask(model.generate, inputs, 140), ask(session.eager, inputs, 140))
+            assert steps_of(session) == (139, 0)
+        assert graphs_of(session) == 2
+
+
+def test_a_bias_leaves_each_length_alone() -> None:
+    model = make("t5", torch.device("cpu"))
+    decisions = candidate("encdec-step").plan(model, Context(capturer_for(model.device), 64, 64, 256))
+    assert [found["lengths"] for found in decisions["classes"]] == [[], []]
+    assert "through a mask" in decisions["classes"][0]["why"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_eager_goes_on_where_the_budget_ends(device: torch.device, attention: str, family: str) -> None:
+    model = make(family, device, attn_implementation="eager")
     with opened(model, attention, budget=5) as session:
         inputs = question(model)
         expected, got = ask(session.eager, inputs), ask(model.generate, inputs)
         assert_same(got, expected)
         assert steps_of(session) == (5, TOKENS - 6)
+        assert session.last is not None
+        assert session.last.steps is not None
+        assert "All 5 graphs" in str(session.last.steps.why)
 
 
 def test_shapes_not_met_lately_give_up_their_graphs(device: torch.device, attention: str) -> None:
@@ -179,8 +218,7 @@ def test_shapes_not_met_lately_give_up_their_graphs(device: torch.device, attent
             inputs = question(model, tokens=tokens)
             assert_same(ask(model.generate, inputs, 16), ask(session.eager, inputs, 16))
             assert steps_of(session) == (15, 0)
-        stepper: Any = session._installation.stepper
-        assert sum(len(place.graphs) for place in stepper._places.values()) <= 20
+        assert graphs_of(session) <= 20
 
 
 @pytest.mark.parametrize("family", FAMILIES)

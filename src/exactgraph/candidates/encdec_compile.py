@@ -7,7 +7,6 @@ of the input. Compiling the whole model would do it anew for every prompt.
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
@@ -15,15 +14,14 @@ from transformers import EncoderDecoderCache
 
 from exactgraph.candidates.base import Context, Decisions, Installation
 from exactgraph.candidates.compiled import check_compiler
-from exactgraph.candidates.encdec_step import EncDecStep, EncDecStepper, Place
-from exactgraph.capture.buffers import buffer
+from exactgraph.candidates.encdec_step import EncDecStep
+from exactgraph.candidates.encdec_stepper import EncDecStepper, Place
 from exactgraph.capture.graph import Function
 from exactgraph.models.cache import cache_name
-from exactgraph.models.encdec_inputs import TOKEN
+from exactgraph.models.encdec_inputs import with_decoder_mask
 from exactgraph.models.fixed import fixed
 from exactgraph.models.known_masks import masks_known
 from exactgraph.models.slots import bucket_of
-from exactgraph.models.step_inputs import GROWING
 from exactgraph.protocol.grades import TOKEN_IDENTICAL
 
 
@@ -35,6 +33,9 @@ class EncDecCompile(EncDecStep):
     def stepper(self, *arguments: Any) -> EncDecStepper:
         return CompiledStepper(*arguments)
 
+    def classes(self, model: Any, stepper: EncDecStepper, context: Context, reach: int) -> list[Decisions]:
+        return []
+
     def install(self, model: Any, decisions: Decisions, context: Context) -> Installation:
         check_compiler(model.device)
         return super().install(model, decisions, context)
@@ -43,30 +44,20 @@ class EncDecCompile(EncDecStep):
 class CompiledStepper(EncDecStepper):
     """One graph for each bucket; the slot of the new token is known on the device alone."""
 
-    def __init__(self, model: Any, *arguments: Any) -> None:
-        super().__init__(model, *arguments)
-        self._slot = buffer((1,), torch.int64, model.device).zero_()
-
-    def _graph_for(self, length: int) -> int:
+    def _graph_for(self, place: Place, length: int) -> int:
         return bucket_of(length)
 
-    def _arrive(self, length: int) -> None:
-        self._slot.fill_(length - 1)
-
-    def _work(self, place: Place, length: int) -> Function:
-        self._arrive(length)
+    def alone(self, place: Place, length: int) -> Function:
+        longest = bucket_of(length)
         cache = EncoderDecoderCache(fixed(place.slots, length, self._slot), place.cross.view())
-        arguments = {**place.inputs.at(bucket_of(length)), cache_name(self._model): cache}
-        if arguments.get(GROWING) is None and GROWING in inspect.signature(type(self._model).forward).parameters:
-            # Some decoders (BART) would make it themselves, and look at the length for that.
-            rows = arguments[TOKEN].shape[0]
-            arguments[GROWING] = torch.ones((rows, bucket_of(length)), dtype=torch.int64, device=self._model.device)
+        arguments = with_decoder_mask(self._model, place.inputs.at(longest), longest)
         # The capture's warm-ups compile. Lengths are values here, not shapes, so there is nothing to compile anew.
-        forward = torch.compile(self._model.forward, dynamic=False)
+        compiled: Any = torch.compile(self._model.forward, dynamic=False)
 
         def step() -> tuple[torch.Tensor, ...]:
             with masks_known(place.full):
-                return (forward(**arguments, return_dict=True).logits[:, -1],)
+                output = compiled(**arguments, **{cache_name(self._model): cache}, return_dict=True)
+            return (output.logits[:, -1],)
 
         return step
 

@@ -75,5 +75,16 @@ def prepared(model: Any, ids: torch.Tensor, model_kwargs: dict[str, Any], cache:
     return inputs
 
 
+def with_decoder_mask(model: Any, inputs: dict[str, Any], length: int) -> dict[str, Any]:
+    """``inputs`` of a step with a mask for ``length`` tokens of the decoder where they have none, all ones.
+
+    Some decoders (BART) would make it themselves, and read the length on the host for that.
+    """
+    if inputs.get(GROWING) is not None or GROWING not in inspect.signature(type(model).forward).parameters:
+        return inputs
+    rows = inputs[TOKEN].shape[0]
+    return {**inputs, GROWING: torch.ones((rows, length), dtype=torch.int64, device=model.device)}
+
+
 def _takes_any(parameters: Any) -> bool:
     return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
