@@ -8,11 +8,12 @@ import pytest
 import torch
 from encdec_models import FAMILIES, make, question
 from runtime_outputs import EVERYTHING, assert_same, assert_same_bits, assert_same_cache, refusal_of, steps_of
+from transformers import DynamicCache, EncoderDecoderCache
 
 from exactgraph.candidates.base import Context
 from exactgraph.candidates.registry import candidate
 from exactgraph.capture import capturer_for
-from exactgraph.models.cache import cache_of
+from exactgraph.models.cache import cache_name, cache_of
 from exactgraph.refusal import Refused
 from exactgraph.runtime.session import Session
 
@@ -25,8 +26,8 @@ def attention(device: torch.device) -> str:
     return "math" if device.type == "cuda" else "default"
 
 
-def opened(model: Any, attention: str, budget: int = 512) -> Session:
-    context = Context(capturer_for(model.device), budget, 64, 256)
+def opened(model: Any, attention: str, budget: int = 512, batches: tuple[int, ...] = (1,)) -> Session:
+    context = Context(capturer_for(model.device), budget, 64, 256, batches)
     chosen = candidate("encdec-step")
     return Session(model, chosen, chosen.plan(model, context), context, attention)
 
@@ -54,8 +55,6 @@ def test_greedy_has_eagers_bits(device: torch.device, attention: str, family: st
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_cache_is_the_callers_own(device: torch.device, attention: str, family: str) -> None:
-    if family == "whisper":
-        pytest.skip("Whisper's generate cuts the cache into pieces of its own")
     model = make(family, device)
     with opened(model, attention) as session:
         inputs = question(model)
@@ -223,8 +222,6 @@ def test_shapes_not_met_lately_give_up_their_graphs(device: torch.device, attent
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_encoder_outputs_of_the_callers_own(device: torch.device, attention: str, family: str) -> None:
-    if family == "whisper":
-        pytest.skip("Whisper's generate wants the features too")
     model = make(family, device)
     with opened(model, attention) as session:
         inputs = question(model)
@@ -234,6 +231,69 @@ def test_encoder_outputs_of_the_callers_own(device: torch.device, attention: str
         asked = {**inputs, "encoder_outputs": encoded}
         assert_same(ask(model.generate, asked), ask(session.eager, asked))
         assert steps_of(session) == (TOKENS - 1, 0)
+
+
+def test_a_cache_of_the_callers_own(device: torch.device, attention: str) -> None:
+    model = make("t5", device)
+    inputs, name = question(model), cache_name(model)
+    with opened(model, attention) as session:
+        caches = []
+        for generate in (session.eager, model.generate):
+            cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
+            generate(**inputs, **{name: cache}, max_new_tokens=12, do_sample=False)
+            caches.append(cache)
+        assert steps_of(session) == (11, 0)
+        assert_same_cache(caches[1].self_attention_cache, caches[0].self_attention_cache)
+        assert_same_cache(caches[1].cross_attention_cache, caches[0].cross_attention_cache)
+        # One that holds another input's keys and values is not ours to continue.
+        model.generate(**question(model, seed=1), **{name: caches[1]}, max_new_tokens=4, do_sample=False)
+        assert refusal_of(session) == "cache-kind"
+
+
+@pytest.mark.parametrize("family", ["t5", "bart", "frames"])
+def test_several_inputs_at_once(device: torch.device, attention: str, family: str) -> None:
+    model = make(family, device)
+    with opened(model, attention, batches=(1, 3)) as session:
+        each = [question(model, seed=seed) for seed in range(3)]
+        inputs = {name: torch.cat([one[name] for one in each]) for name in each[0]}
+        end = ask(session.eager, inputs).sequences[1, 12].item()
+        asked = {"eos_token_id": end, "pad_token_id": 0}
+        for arguments in ({}, asked):
+            expected, got = ask(session.eager, inputs, **arguments), ask(model.generate, inputs, **arguments)
+            assert_same(got, expected)
+            assert steps_of(session)[1] == 0
+        pair = {name: value[:2] for name, value in inputs.items()}
+        assert_same(ask(model.generate, pair), ask(session.eager, pair))
+        assert refusal_of(session) == "batch"
+
+
+def test_an_argument_written_behind_torchs_back(device: torch.device, attention: str) -> None:
+    model = make("frames", device)
+    with opened(model, attention) as session:
+        inputs = question(model)
+        seen = []
+        for style in (0, 3, 1):
+            # No version counter moves, as when a graph of the caller's writes the tensor.
+            inputs["style"].data.fill_(style)
+            expected = ask(session.eager, inputs, 8)
+            answers = [model.generate(**inputs, max_new_tokens=8, do_sample=False), ask(model.generate, inputs, 8)]
+            assert_same_bits(answers[0], expected.sequences)
+            assert_same(answers[1], expected)
+            seen.append(expected.logits[1])
+        assert not torch.equal(seen[0], seen[1]), "the style makes no difference"
+
+
+@pytest.mark.parametrize("family", ["whisper", "bart"])
+def test_calls_from_inside_inference_mode_and_outside(device: torch.device, attention: str, family: str) -> None:
+    model = make(family, device)
+    with opened(model, attention) as session:
+        inputs = question(model)
+        expected = ask(session.eager, inputs, 140)
+        for inside in (True, False, True):
+            with torch.inference_mode(inside):
+                got = ask(model.generate, inputs, 140)
+            assert_same_bits(got.sequences, expected.sequences)
+            assert steps_of(session) == (139, 0)
 
 
 def test_windows_of_a_long_recording(device: torch.device, attention: str) -> None:

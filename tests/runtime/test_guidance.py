@@ -141,6 +141,15 @@ def test_guided_steps_have_eagers_bits(device: torch.device, attention: str, fam
         assert not torch.equal(answers[0].scores[1], plain.scores[1]), "guidance makes no difference"
 
 
+def test_eager_goes_on_with_guidance_where_the_budget_ends(device: torch.device, attention: str) -> None:  # noqa: F811
+    model = _guided("t5", device)
+    with opened(model, attention, budget=5) as session:
+        asked = {**question(model), "decoder_guidance": Unconditional("first", encoded="zeros")}
+        processors = [OnDevice([ClassifierFree(1.6, "first")])]
+        assert_same(_ask(model.generate, asked, processors), _ask(session.eager, asked, processors))
+        assert steps_of(session) == (5, 14)
+
+
 def test_which_half_is_conditional_makes_no_difference_to_the_answer(device: torch.device, attention: str) -> None:  # noqa: F811
     """The halves trade places, and so do their rows; the guided scores stay the same."""
     model = _guided("t5", device)

@@ -43,8 +43,6 @@ class Stepper(ABC):
 
     batches: tuple[int, ...] = (1,)
     why: str | None = None
-    #: Whether the calls that it serves are those of encoder-decoders.
-    encoder_decoder: ClassVar[bool] = False
 
     def serve(self, input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> None:
         """Look at a call before anything has happened: prompts, int64 ``(batch, tokens)``, and what ``generate`` prepared for

@@ -61,8 +61,6 @@ class EncDecStepper(Stepper):
     lengths that share a graph, by rows. ``shapes``: what attention was called with when a step of a class last ran uncaptured.
     """
 
-    encoder_decoder = True
-
     def __init__(self, model: Any, rope: HeldRope, capturer: Capturer, budget: int, batches: tuple[int, ...]) -> None:
         self.batches = batches
         self.limit: int | None = None
@@ -98,9 +96,12 @@ class EncDecStepper(Stepper):
         if self._once and self._place is not None:
             self._place.inputs.set(TOKEN, token)
         else:
-            self._ids = torch.cat([self._ids, token], dim=-1)
+            # The same token may be fed again, where the step after it was not captured.
+            self._ids = torch.cat([self._ids[:, : self._length], token], dim=-1)
 
     def run(self) -> torch.Tensor | None:
+        if self.why is not None:
+            return None
         length = self._length + 1
         try:
             place = self._placed(length)
@@ -173,6 +174,8 @@ class EncDecStepper(Stepper):
         inputs.pop(cache_name(self._model), None)
         place = self._place_for(inputs, length)
         if place is not self._place:
+            # Another call's tensors may have been written in ways that torch does not count.
+            place.inputs.forget()
             place.cross.load(self._cache.cross_attention_cache)
             if self._place is None:
                 place.slots.load(self._cache.self_attention_cache)
