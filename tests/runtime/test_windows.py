@@ -14,6 +14,7 @@ from test_encdec_step import attention, opened  # noqa: F401
 from transformers import LogitsProcessor
 
 from exactgraph.guidance.device import OnDevice
+from exactgraph.guidance.modes import compare_modes
 from exactgraph.guidance.processors import Monotonic
 from exactgraph.guidance.windows import Windows
 from exactgraph.refusal import UserError
@@ -118,3 +119,16 @@ def test_a_batch_has_one_set_of_ends(device: torch.device) -> None:
     model = make("t5", device)
     with pytest.raises(UserError, match="end with different ids"):
         Windows(model, Other(device), (), SETTINGS).parallel([question(model, seed=seed) for seed in range(2)], 2, 0)
+
+
+@pytest.mark.parametrize(("times", "faster"), [((0.0, 2.0, 10.0, 13.0), "sequential"), ((0.0, 4.0, 10.0, 11.0), "parallel")])
+def test_the_faster_way_is_measured(device: torch.device, times: tuple[float, ...], faster: str) -> None:
+    model = make("t5", device)
+    clock = iter(times)
+    windows = Windows(model, Alone(device), (), SETTINGS)
+    found = compare_modes(windows, [question(model, seed=seed) for seed in range(3)], 2, 0, lambda: next(clock))
+    assert found["sequential_s"] == times[1] - times[0]
+    assert found["parallel_s"] == times[3] - times[2]
+    assert (found["faster"], found["of"]) == (faster, 3)
+    if device.type == "cpu":
+        assert found["equal"] == 3
