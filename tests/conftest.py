@@ -1,4 +1,4 @@
-"""Tests marked ``gpu`` are skipped, and counted aloud, on a machine without an NVIDIA GPU."""
+"""Tests marked ``gpu`` are skipped, and counted aloud, on a machine without an NVIDIA GPU; ``gpu(2)`` needs two of them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import pytest
 
 from exactgraph.environment import nvml
 
-_REASON = "no NVIDIA GPU on this machine"
+_REASONS = {1: "no NVIDIA GPU on this machine", 2: "no two NVIDIA GPUs on this machine"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if not nvml.visible(nvml.gpus()):
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason=_REASON))
+    there = len(nvml.visible(nvml.gpus()))
+    for item in items:
+        marker = item.get_closest_marker("gpu")
+        needed = 0 if marker is None else marker.args[0] if marker.args else 1
+        if there < needed:
+            item.add_marker(pytest.mark.skip(reason=_REASONS[needed if there else 1]))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    skipped = sum(_REASON in str(report.longrepr) for report in terminalreporter.stats.get("skipped", []))
-    if skipped:
-        terminalreporter.write_line(
-            f"{skipped} GPU tests were not run: {_REASON} (make test-gpu runs them where there is one)."
-        )
+    reports = terminalreporter.stats.get("skipped", [])
+    for reason in _REASONS.values():
+        skipped = sum(reason in str(report.longrepr) for report in reports)
+        if skipped:
+            terminalreporter.write_line(
+                f"{skipped} GPU tests were not run: {reason} (make test-gpu runs them where there are)."
+            )

@@ -231,17 +231,18 @@ def _one(part: str, folder: Path, shared: Path) -> None:
     write_json(shared / f"{part}.json", result)
 
 
-def _all(folder: Path, shared: Path) -> dict[str, Any]:
+def _all(folder: Path, shared: Path) -> Iterator[dict[str, Any]]:
+    """The results so far, after each group."""
     for group in ORDER:
         commands = {part: [sys.executable, __file__, "--part", part, str(folder), "--out", str(shared)] for part in group}
         running = {part: subprocess.Popen(command) for part, command in commands.items()}
         for part, process in running.items():
             if process.wait():
                 write_json(shared / f"{part}.json", {"failed": process.returncode})
-    parts = {part: read_json(shared / f"{part}.json") for group in ORDER for part in group}
-    for reference in ("eager_greedy", "eager_long"):
-        parts[reference] = {"traces_digest": digest(parts[reference])}
-    return parts
+        parts = {path.stem: read_json(path) for path in sorted(shared.iterdir())}
+        for reference in ("eager_greedy", "eager_long"):
+            parts[reference] = {"traces_digest": digest(parts[reference])}
+        yield parts
 
 
 def main() -> None:
@@ -259,9 +260,9 @@ def main() -> None:
         download(resolve(given.model), folder, folder.parent / "model.json")
         shared = Path(scratch) / "shared"
         shared.mkdir()
-        parts = _all(folder, shared)
-    result = {"source": given.model, "code": stage_digest("validate", "step"), "environment": present("bf16"), "parts": parts}
-    write_json(given.out, result)
+        facts = {"source": given.model, "code": stage_digest("validate", "step"), "environment": present("bf16")}
+        for parts in _all(folder, shared):
+            write_json(given.out, {**facts, "parts": parts})
     print(json.dumps(parts, indent=1))
 
 

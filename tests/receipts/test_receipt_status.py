@@ -200,3 +200,17 @@ def resolve(world: World) -> None:
 
 def test_nothing_at_all(tmp_path: Path) -> None:
     assert status(tmp_path, config()) == []
+
+
+def test_a_configuration_that_an_older_exactgraph_left_is_a_sentence(done: World) -> None:
+    source = {"commit": "0" * 12, "facts": {}, "source": SOURCE}
+    write_json(done.root / "sources" / f"{slug(SOURCE)}.json", source)
+    probe(done, environment={"key": "f" * 16, "facts": {}})
+    older = config("local")
+    lacking = ("rehearsal", "step_lengths") if done.rehearsal else ("protocol", "timed")
+    del older[lacking[0]][lacking[1]]
+    missing = [row for row in status(done.root, older, code) if row.state == "missing"]
+    assert [row.protocol for row in missing] == ["?"]
+    assert missing[0].why == [
+        f"the configuration of the last run lacks {lacking[1]!r}, it is an older exactgraph's: a run writes it anew"
+    ]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from runtime_models import make_llama
+from sessions import open_session
 
 from exactgraph.candidates.base import Context
 from exactgraph.candidates.registry import candidate
@@ -40,6 +41,6 @@ def install(llama: Any, attention: str) -> Callable[..., Session]:
     def build(name: str, budget: int = 512, validated: int = 64, confirmed: int = 256) -> Session:
         context = Context(capturer_for(llama.device), budget, validated, confirmed)
         chosen = candidate(name)
-        return Session(llama, chosen, chosen.plan(llama, context), context, attention)
+        return open_session(llama, chosen, context, attention)
 
     return build

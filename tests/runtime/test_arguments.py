@@ -9,6 +9,7 @@ import pytest
 import torch
 from runtime_models import make_llama, prompt
 from runtime_outputs import ask, assert_same, steps_of
+from sessions import open_session
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from exactgraph.candidates.base import Context
@@ -229,5 +230,5 @@ def test_a_pin_takes_no_call_away_that_eager_serves() -> None:
     context = Context(capturer_for(llama.device), budget=64, validated_length=64, confirmed_length=64)
     step = candidate("step")
     llama.generate(ids, attention_mask=mask, max_new_tokens=4, do_sample=False)
-    with Session(llama, step, step.plan(llama, context), context, "flash"):
+    with open_session(llama, step, context, "flash"):
         llama.generate(ids, attention_mask=mask, max_new_tokens=4, do_sample=False)

@@ -11,6 +11,7 @@ import torch
 from decoder_models import make
 from runtime_models import make_llama, prompt
 from runtime_outputs import ask
+from sessions import open_session
 
 from exactgraph.candidates.base import Context
 from exactgraph.candidates.registry import candidate
@@ -72,7 +73,7 @@ def test_compile_runs_the_compiled_forward_and_leaves_the_model_alone(monkeypatc
     real = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function, **how: compiled.append(function) or real(function, **how))
     chosen = candidate("compile")
-    with Session(model, chosen, chosen.plan(model, context()), context(), "default") as session:
+    with open_session(model, chosen, context(), "default") as session:
         got = ask(model.generate, prompt(CPU, 10), 12)
         assert session.last is not None
         assert session.last.refusal is None
@@ -86,7 +87,7 @@ def test_a_compiled_step_goes_on_from_bucket_to_bucket() -> None:
     llama = make_llama(CPU, num_hidden_layers=2)
     step = candidate("static-step-compile")
     chosen = Context(capturer_for(CPU), budget=8, validated_length=64, confirmed_length=200)
-    with Session(llama, step, step.plan(llama, chosen), chosen, "default") as session:
+    with open_session(llama, step, chosen, "default") as session:
         ids = prompt(CPU, 110)
         # In fp32 the last bits that a compiler changes do not turn a token of this model.
         assert torch.equal(ask(llama.generate, ids, 40).sequences, ask(session.eager, ids, 40).sequences)

@@ -9,6 +9,7 @@ import torch
 from decoder_models import FAMILIES, WINDOW, WINDOWED, make, make_of
 from runtime_models import make_llama, prompt
 from runtime_outputs import ask, assert_same, assert_same_cache, refusal_of, steps_of
+from sessions import open_session
 from torch import nn
 
 from exactgraph.candidates.base import Context
@@ -30,7 +31,7 @@ def attention(device: torch.device) -> str:
 def opened(model: Any, attention: str, budget: int = 512, confirmed: int = 256) -> Session:
     context = Context(capturer_for(model.device), budget, 64, confirmed)
     step = candidate("step")
-    return Session(model, step, step.plan(model, context), context, attention)
+    return open_session(model, step, context, attention)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from runtime_models import prompt
 from runtime_outputs import ask, assert_same, refusal_of, steps_of
+from sessions import open_session
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from exactgraph.candidates.base import Context
@@ -201,6 +202,6 @@ def test_what_else_changes_eagers_bits_runs_eager(
 def test_an_attention_backend_of_the_users_own_runs_eager(llama: Any) -> None:
     context = Context(capturer_for(llama.device), budget=64, validated_length=64, confirmed_length=64)
     step = candidate("step")
-    with Session(llama, step, step.plan(llama, context), context, "default") as session, sdpa_kernel(SDPBackend.MATH):
+    with open_session(llama, step, context, "default") as session, sdpa_kernel(SDPBackend.MATH):
         ask(llama.generate, prompt(llama.device, 12))
         refusal_of(session)

@@ -11,6 +11,7 @@ import torch
 from ladder_models import FAMILIES, make
 from runtime_models import make_llama, prompt
 from runtime_outputs import ask, assert_same, assert_same_cache, attached
+from sessions import open_session
 
 from exactgraph.candidates.base import Context
 from exactgraph.candidates.registry import candidate
@@ -31,7 +32,7 @@ def context_for(model: Any) -> Context:
 def installed(model: Any, name: str, attention: str) -> Session:
     context = context_for(model)
     chosen = candidate(name)
-    return Session(model, chosen, chosen.plan(model, context), context, attention)
+    return open_session(model, chosen, context, attention)
 
 
 @pytest.fixture

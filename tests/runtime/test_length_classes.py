@@ -10,6 +10,7 @@ import torch
 from decoder_models import make
 from runtime_models import make_llama, prompt
 from runtime_outputs import ask, assert_same, assert_same_bits, assert_same_cache, steps_of
+from sessions import open_session, planned
 from transformers import DynamicCache, LogitsProcessorList, StoppingCriteriaList
 
 from exactgraph.candidates.base import Context
@@ -20,6 +21,7 @@ from exactgraph.models.cache import cache_name, cache_of
 from exactgraph.models.device_length import Shape
 from exactgraph.models.slots import SlotCache
 from exactgraph.refusal import Refused
+from exactgraph.runtime.attention import pinned
 from exactgraph.runtime.session import Session
 
 Install = Callable[..., Session]
@@ -28,8 +30,7 @@ HEADS = {"shared": 2, "one each": 4, "one for all": 1}
 
 def opened(model: Any, attention: str, *, batches: tuple[int, ...] = (1,), budget: int = 64, confirmed: int = 48) -> Session:
     context = Context(capturer_for(model.device), budget, 24, confirmed, batches)
-    step = candidate("step")
-    return Session(model, step, step.plan(model, context), context, attention)
+    return open_session(model, "step", context, attention)
 
 
 @pytest.mark.parametrize("kv_heads", HEADS.values(), ids=HEADS)
@@ -60,8 +61,6 @@ def test_a_graph_serves_a_class_of_lengths(device: torch.device, attention: str,
     ids=str,
 )
 def test_classes_cover_every_length_on_a_gpu(shape: Shape) -> None:
-    from exactgraph.runtime.attention import pinned
-
     with pinned("flash"):
         classes = find_classes([shape], 4096, torch.device("cuda", 0))
     assert [first for first, _ in classes] == [1, *(last + 1 for _, last in classes[:-1])]
@@ -71,8 +70,6 @@ def test_classes_cover_every_length_on_a_gpu(shape: Shape) -> None:
 
 @pytest.mark.gpu
 def test_another_backend_has_no_classes() -> None:
-    from exactgraph.runtime.attention import pinned
-
     with pinned("math"):
         assert find_classes([Shape(1, 16, 2, 128, torch.bfloat16, None)], 1024, torch.device("cuda", 0)) == []
 
@@ -80,8 +77,7 @@ def test_another_backend_has_no_classes() -> None:
 def test_a_plan_names_its_classes(device: torch.device, attention: str) -> None:
     model = make_llama(device)
     context = Context(capturer_for(device), 64, 24, 48, (1, 3))
-    with _pinned(attention):
-        plan = candidate("step").plan(model, context)
+    plan = planned(model, "step", context, attention)
     assert plan["reach"] == model.config.max_position_embeddings
     assert [lane["batch"] for lane in plan["lanes"]] == [1, 3]
     for lane in plan["lanes"]:
@@ -92,12 +88,6 @@ def test_a_plan_names_its_classes(device: torch.device, attention: str) -> None:
             assert lane["kernels"]["compared"] > 20
         else:
             assert lane["kernels"] is None
-
-
-def _pinned(attention: str) -> Any:
-    from exactgraph.runtime.attention import pinned
-
-    return pinned(attention)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +104,19 @@ def test_other_attention_has_a_graph_for_each_length(device: torch.device, chang
     assert words in plan["lanes"][0]["why"]
 
 
+@pytest.mark.gpu
+def test_a_plan_made_under_another_backend_is_not_trusted() -> None:
+    model = make_llama(torch.device("cuda", 0))
+    context = Context(capturer_for(model.device), 64, 24, 48)
+    plan = planned(model, "step", context, "flash")
+    assert plan["lanes"][0]["classes"]
+    with Session(model, candidate("step"), plan, context, "math") as session:
+        ids = prompt(model.device, 10)
+        assert_same(ask(model.generate, ids, 30), ask(session.eager, ids, 30))
+        (lane,) = session._installation.stepper  # type: ignore[union-attr, misc]
+        assert len(lane._graphs) == 29
+
+
 def test_a_step_that_reads_beyond_its_length_has_no_classes(device: torch.device, attention: str) -> None:
     model = make_llama(device)
     inner = model.model.layers[1].self_attn
@@ -128,8 +131,7 @@ def test_a_step_that_reads_beyond_its_length_has_no_classes(device: torch.device
         return output, *rest
 
     inner.forward = forward
-    with _pinned(attention):
-        plan = candidate("step").plan(model, Context(capturer_for(device), 64, 24, 48))
+    plan = planned(model, "step", Context(capturer_for(device), 64, 24, 48), attention)
     assert plan["lanes"][0]["classes"] == []
     assert "differs where its length is read on the device" in plan["lanes"][0]["why"]
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from runtime_models import prompt
 from runtime_outputs import ask, assert_same, assert_same_bits, assert_same_cache, attached, refusal_of, steps_of
+from sessions import open_session
 from transformers import LogitsProcessorList
 
 from exactgraph.candidates.base import Context
@@ -97,7 +98,7 @@ def test_graphs_and_memory_level_off(llama: Any, attention: str) -> None:
     context = Context(capturer_for(llama.device), budget=512, validated_length=64, confirmed_length=256)
     step = candidate("step")
     graphs, reserved = [], []
-    with Session(llama, step, step.plan(llama, context), context, attention) as session:
+    with open_session(llama, step, context, attention) as session:
         planned = context.capturer.graphs
         for _ in range(4):
             ask(llama.generate, ids, 51)

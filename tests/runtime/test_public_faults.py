@@ -19,6 +19,7 @@ import torch
 from decoder_models import make
 from runtime_models import make_llama, prompt
 from runtime_outputs import ask, assert_same, refusal_of, steps_of
+from sessions import open_session
 from torch import nn
 
 from exactgraph.candidates.base import Context
@@ -34,7 +35,7 @@ SERVED = ["step", "C022"]
 def opened(model: Any, attention: str, capturer: Capturer, budget: int = 64, confirmed: int = 128) -> Session:
     context = Context(capturer, budget, 64, confirmed)
     step = candidate("step")
-    return Session(model, step, step.plan(model, context), context, attention)
+    return open_session(model, step, context, attention)
 
 
 def test_fault_2_an_answer_does_not_depend_on_the_capacity(llama: Any, attention: str) -> None:
@@ -60,7 +61,7 @@ def test_fault_7_padding_means_what_it_means_in_eager(device: torch.device, name
         ids[0, :5], mask[0, :5] = 1, 0
     # Flash takes no mask.
     attention = "math" if device.type == "cuda" else "default"
-    with Session(llama, chosen, chosen.plan(llama, context), context, attention) as session:
+    with open_session(llama, chosen, context, attention) as session:
         arguments = {"attention_mask": mask}
         got, expected = ask(llama.generate, ids, 20, **arguments), ask(session.eager, ids, 20, **arguments)
         assert_same(got, expected)
@@ -80,7 +81,7 @@ def test_fault_10_dynamic_rope_past_its_original_length(device: torch.device, at
     context = Context(capturer_for(device), 64, 24, 32)
     step = candidate("step")
     ids = prompt(device, 10)
-    with Session(llama, step, step.plan(llama, context), context, attention) as session:
+    with open_session(llama, step, context, attention) as session:
         got = ask(llama.generate, ids, 60)
         assert steps_of(session) == (22, 37)
         assert_same(got, ask(session.eager, ids, 60))
@@ -129,7 +130,7 @@ from exactgraph.runtime.session import Session
 llama = make_llama(torch.device("cuda", 0))
 context = Context(capturer_for(llama.device), 64, 64, 128)
 chosen = candidate({name!r})
-with Session(llama, chosen, chosen.plan(llama, context), context, "flash") as session:
+with open_session(llama, chosen, context, "flash") as session:
     ids = prompt(llama.device, 12)
     got = ask(llama.generate, ids)
     assert session.last is not None and session.last.refusal is None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from runtime_models import prompt
 from runtime_outputs import ask, assert_same, assert_same_cache, attached, steps_of
+from sessions import open_session
 
 from exactgraph.candidates.base import Context
 from exactgraph.candidates.registry import candidate
@@ -38,7 +39,7 @@ def test_step_goes_on_in_eager_where_capture_is_refused(llama: Any, attention: s
     context = Context(capturer, budget=64, validated_length=64, confirmed_length=64)
     step = candidate("step")
     ids = prompt(llama.device, 12)
-    with Session(llama, step, step.plan(llama, context), context, attention) as session:
+    with open_session(llama, step, context, attention) as session:
         expected = ask(session.eager, ids)
         for _ in range(2):
             got = ask(llama.generate, ids)

@@ -9,6 +9,7 @@ import torch
 from decoder_models import make
 from runtime_models import make_llama, prompt
 from runtime_outputs import ask, assert_same, attached, refusal_of, steps_of
+from sessions import open_session
 
 from exactgraph.candidates.base import Context
 from exactgraph.candidates.registry import candidate
@@ -55,7 +56,7 @@ def attention(device: torch.device) -> str:
 def opened(model: Any, attention: str, confirmed: int) -> Session:
     context = Context(capturer_for(model.device), 512, 40, confirmed)
     step = candidate("step")
-    return Session(model, step, step.plan(model, context), context, attention)
+    return open_session(model, step, context, attention)
 
 
 @pytest.mark.parametrize("build", MODELS)

@@ -12,11 +12,13 @@ checkpoint probe:
         gpu=1,
     params:
         seen=planner.seen,
+        visible=planner.visible,
         code=planner.code("probe"),
     message:
         "Looking at the device and the software of slot {wildcards.slot}"
     shell:
-        "exec python -m exactgraph probe --slot {wildcards.slot} --out {output} --code {params.code} >{log} 2>&1"
+        "exec python -m exactgraph probe --slot {wildcards.slot} --visible {params.visible:q} --out {output}"
+        " --code {params.code} >{log} 2>&1"
 
 
 checkpoint resolve:

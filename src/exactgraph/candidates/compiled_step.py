@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from exactgraph.candidates.base import Context, Decisions, Installation
 from exactgraph.candidates.compiled import check_compiler
@@ -72,7 +73,8 @@ class CompiledLane(Lane):
         compiled = torch.compile(forward, dynamic=False)
 
         def step() -> tuple[torch.Tensor, ...]:
-            with self._rope.held():
+            # Whatever eager is pinned to: flash attention takes no mask.
+            with self._rope.held(), sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
                 self._logits.copy_(compiled())
             return ()
 

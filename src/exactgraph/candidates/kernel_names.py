@@ -61,7 +61,7 @@ def _eager_step(model: Any, batch: int, length: int) -> Callable[[], Any]:
 def _kernels(work: Callable[[], Any]) -> list[str]:
     """The names of the kernels, copies and fills that ``work`` runs on the GPU, in order of their start."""
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
         work()
         torch.cuda.synchronize()
     events = [event for event in profiler.events() if event.device_type == DeviceType.CUDA]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from exactgraph.candidates.base import Stepper
-from exactgraph.candidates.length_classes import Classes
+from exactgraph.candidates.length_classes import Classes, holds
 from exactgraph.capture.buffers import buffer
 from exactgraph.capture.graph import Capturer, Function, Graph
 from exactgraph.models.cache import cache_name
@@ -130,6 +130,10 @@ class Lane(Stepper):
             # There is no room for another one. It is not asked for again at every step.
             self._closed = refused.refusal
             raise
+        if key in self.classes and not holds(self.shapes, *key, self._token.device):
+            # Planned under another backend, or a library that decides anew in each process.
+            self.classes = [found for found in self.classes if found != key]
+            return self.capture(length)
         self._graphs[key] = graph
         return graph
 

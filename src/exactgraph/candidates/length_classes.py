@@ -9,6 +9,7 @@ that has one that differs from eager's own call is halved until it has none.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -17,6 +18,8 @@ from exactgraph.models.device_length import DeviceLength, Shape
 from exactgraph.models.slots import SMALLEST
 
 Classes = list[tuple[int, int]]
+#: Lengths of a class that a new process tries again.
+_TRIED = 16
 _BITS = {torch.bfloat16: torch.int16, torch.float16: torch.int16}
 
 
@@ -35,8 +38,14 @@ def find_classes(shapes: Iterable[Shape], reach: int, device: torch.device) -> C
     return found
 
 
+def holds(shapes: Iterable[Shape], first: int, last: int, device: torch.device) -> bool:
+    """Whether a class that was found earlier holds in this process too, under the present backend; tries some lengths."""
+    lengths = range(first, last + 1, max(1, (last - first) // _TRIED))
+    return all(_equal(shape, lengths, last, device) for shape in shapes)
+
+
 def _halved(shapes: list[Shape], first: int, last: int, device: torch.device) -> Classes:
-    if all(_equal(shape, first, last, device) for shape in shapes):
+    if all(_equal(shape, range(first, last + 1), last, device) for shape in shapes):
         return [(first, last)]
     middle = (first + last) // 2 // SMALLEST * SMALLEST
     if not first <= middle < last:
@@ -44,12 +53,23 @@ def _halved(shapes: list[Shape], first: int, last: int, device: torch.device) ->
     return _halved(shapes, first, middle, device) + _halved(shapes, middle + 1, last, device)
 
 
-def _equal(shape: Shape, first: int, last: int, device: torch.device) -> bool:
-    """Whether attention at every length from ``first`` to ``last`` has eager's bits under the bound ``last``."""
+def _equal(shape: Shape, lengths: range, last: int, device: torch.device) -> bool:
+    """Whether attention at each of ``lengths``, ascending, has eager's bits under the bound ``last``."""
     if device.type == "cpu":
         return True  # the emulation calls eager's attention on the live keys
-    if shape.dtype not in _BITS:
-        return False
+    return shape.dtype in _BITS and _same_bits(shape, lengths, last, device, _backends())
+
+
+def _backends() -> tuple[bool, ...]:
+    """Which backends eager may choose from."""
+    cuda = torch.backends.cuda
+    asked = (cuda.flash_sdp_enabled, cuda.mem_efficient_sdp_enabled, cuda.math_sdp_enabled, cuda.cudnn_sdp_enabled)
+    return tuple(enabled() for enabled in asked)  # type: ignore[no-untyped-call]
+
+
+@cache
+def _same_bits(shape: Shape, lengths: range, last: int, device: torch.device, backends: tuple[bool, ...]) -> bool:
+    """The comparison, once a process for all lanes and models of one shape; ``backends`` tells pins apart."""
     generator = torch.Generator(device).manual_seed(last)
 
     def random(heads: int, tokens: int) -> torch.Tensor:
@@ -61,9 +81,9 @@ def _equal(shape: Shape, first: int, last: int, device: torch.device) -> bool:
         length = DeviceLength(shape.batch, device)
         differ = torch.zeros((), dtype=torch.bool, device=device)
         shared = shape.heads > shape.kv_heads
-        for live in range(last, first - 1, -1):
+        for live in reversed(lengths):
             for states in (keys, values):
-                states[:, :, live : live + 1] = torch.nan
+                states[:, :, live : live + lengths.step] = torch.nan
             length.used.fill_(live)
             ours = length.attention(query, keys, values, shape.scale)
             eager = scaled_dot_product_attention(

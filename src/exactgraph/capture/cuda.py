@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 import weakref
 from collections import defaultdict
@@ -120,12 +121,28 @@ class CudaCapturer(Capturer):
         self._pool = None
 
 
-@contextmanager
-def _collection_held_off() -> Iterator[None]:
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
+class _HeldOff:
+    """Garbage collection held off while any thread captures. It is a switch of the process: the last one out turns it on."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._captures = 0
+        self._collecting = False
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            if not self._captures:
+                self._collecting = gc.isenabled()
+                gc.disable()
+            self._captures += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._captures -= 1
+                if not self._captures and self._collecting:
+                    gc.enable()
+
+
+_collection_held_off = _HeldOff()

@@ -96,6 +96,16 @@ def verify(
     raise typer.Exit(0 if result.ok else 1)
 
 
+@app.command()
+def compare(receipt: Path, other: Path, as_json: Json = False) -> None:
+    """Whether two receipts say the same but for GPUs' UUIDs, processes and timings. Exit code 0: yes, 1: no."""
+    from exactgraph.receipts.alike import alike
+
+    result = alike(receipt, other)
+    print(json.dumps({"ok": result.ok, "lines": result.lines}, indent=1) if as_json else "\n".join(result.lines))
+    raise typer.Exit(0 if result.ok else 1)
+
+
 @app.command("export")
 def export_receipt(receipt: Path, out: Out) -> None:
     """Pack a receipt that verifies, with its evidence and without weights, into one file that verifies elsewhere."""

@@ -12,6 +12,7 @@ import typer
 
 from exactgraph.cli.app import Code, Out, app
 from exactgraph.refusal import UserError
+from exactgraph.workflow.serving import ANY
 
 Key = Annotated[Path, typer.Argument(help="artifacts/<model>@<commit>/<device>/<environment>/<protocol>")]
 Candidate = Annotated[str, typer.Option(help="Name of the candidate.")]
@@ -29,12 +30,18 @@ def _code(stage: str, planned: str | None, candidate: str | None = None) -> str:
 
 
 @app.command()
-def probe(slot: Annotated[str, typer.Option()], out: Out, precision: str = "auto", code: Code = None) -> None:
+def probe(
+    slot: Annotated[str, typer.Option()],
+    out: Out,
+    precision: str = "auto",
+    visible: Annotated[str, typer.Option(help="The GPUs that the slot is, as in CUDA_VISIBLE_DEVICES, or any.")] = ANY,
+    code: Code = None,
+) -> None:
     """Find device, environment and precision of this place."""
     from exactgraph.stages import probe as stage
 
     _code("probe", code)
-    stage.run(slot, precision, out)
+    stage.run(slot, precision, visible, out)
 
 
 @app.command()

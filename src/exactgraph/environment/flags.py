@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
 SDP_BACKENDS = {-1: "error", 0: "math", 1: "flash", 2: "efficient", 3: "cudnn", 4: "overrideable"}
+# What a call of ours changes while it runs: another thread is to read what the flags are for everybody else.
+_OURS = ("sdp.flash", "sdp.efficient", "sdp.math", "sdp.cudnn", "sdp.order")
+_aside: dict[str, str] = {}
+_changing = threading.RLock()
+os.register_at_fork(before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_changing.release)
 
 
 def flags() -> dict[str, str]:
     """Every flag as text; well under a tenth of a millisecond."""
-    return {name: read_flag(read) for name, read in _FLAGS.items()}
+    with _changing:
+        return {**{name: read_flag(read) for name, read in _FLAGS.items()}, **_aside}
+
+
+@contextmanager
+def set_aside(pin: AbstractContextManager[object]) -> Iterator[None]:
+    """Have ``pin``, which changes the choice of attention, in force in the block; :func:`flags` says what it was before."""
+    with _changing:
+        outermost = not _aside
+        if outermost:
+            _aside.update({name: value for name, value in flags().items() if name in _OURS})
+        pin.__enter__()
+    try:
+        yield
+    finally:
+        with _changing:
+            pin.__exit__(None, None, None)
+            if outermost:
+                _aside.clear()
 
 
 def read_flag(read: Callable[[], object]) -> str:

@@ -6,6 +6,9 @@ the workflow's resource ``gpu``; one, unless the person who runs it says otherwi
 
 The lock is ``flock`` on a file named after the GPU's UUID (each MIG slice has its own), in a folder that all users of the
 machine share. The kernel drops it with the process, however that ends, so there is no stale lock to clear.
+
+A second file beside it is a turnstile. Who is to have the GPU alone closes it first and opens it when the GPU is his, and no
+new job comes onto the GPU through a closed one: so those that share it become fewer, however many jobs there are.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 from exactgraph.environment import nvml
 from exactgraph.environment.nvml import Gpu
@@ -43,39 +47,90 @@ def lock_folder(folder: Path = LOCKS) -> Path:
     return folder
 
 
-class Hold:
-    """A held GPU. ``handle`` is the descriptor of its lock, or None where there is nothing to lock or a parent holds it."""
+class Lock:
+    """The open lock files of one GPU: ``place`` is who is on it, ``turnstile`` who may come next. ``file`` names the first."""
 
-    def __init__(self, uuid: str | None, handle: int | None) -> None:
+    def __init__(self, file: Path) -> None:
+        self._place = _open(file)
+        try:
+            self._turnstile = _open(file.with_suffix(".turn"))
+        except UserError:
+            os.close(self._place)
+            raise
+
+    def enter(self, kind: int) -> bool:
+        """Come onto the GPU, to share it: with ``LOCK_EX`` only where nobody is there, with ``LOCK_SH`` also beside others."""
+        try:
+            fcntl.flock(self._turnstile, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(self._place, kind | fcntl.LOCK_NB)
+                fcntl.flock(self._place, fcntl.LOCK_SH)
+            finally:
+                fcntl.flock(self._turnstile, fcntl.LOCK_UN)
+        except BlockingIOError:
+            return False
+        os.ftruncate(self._place, 0)
+        os.pwrite(self._place, f"{os.getpid()}\n".encode(), 0)
+        return True
+
+    def clear(self, waiting: Callable[[], None]) -> None:
+        """Have the GPU alone. Calls ``waiting`` once where others have to leave it first."""
+        try:
+            fcntl.flock(self._place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            waiting()
+        # Given up before it is waited for, so two that ask never wait for each other.
+        fcntl.flock(self._place, fcntl.LOCK_UN)
+        fcntl.flock(self._turnstile, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._place, fcntl.LOCK_EX)
+        finally:
+            fcntl.flock(self._turnstile, fcntl.LOCK_UN)
+
+    def share(self) -> None:
+        """Let others onto the GPU again. One that waits to have it alone may come first."""
+        fcntl.flock(self._place, fcntl.LOCK_SH)
+
+    def holder(self) -> str:
+        """The id of the process that came last, as far as it is known."""
+        return os.pread(self._place, 100, 0).decode(errors="replace").strip() or "unknown"
+
+    def close(self) -> None:
+        os.close(self._turnstile)
+        os.close(self._place)
+
+
+class Hold:
+    """A held GPU. ``lock`` is None where there is nothing to lock or a parent holds it."""
+
+    def __init__(self, uuid: str | None, lock: Lock | None) -> None:
         self.uuid = uuid
-        self._handle = handle
+        self._lock = lock
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Have the GPU alone in the block; waits until the jobs that share it have ended or are waiting too."""
-        if self._handle is None:
+        if self._lock is None:
             yield
             return
-        # The kernel gives the shared lock up before it waits for the exclusive one, so two that ask never wait for each other.
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _log.warning("Waiting for the other jobs on GPU %s, to have it alone.", self.uuid)
-            fcntl.flock(self._handle, fcntl.LOCK_EX)
+        self._lock.clear(lambda: _log.warning("Waiting for the other jobs on GPU %s, to have it alone.", self.uuid))
         try:
             yield
         finally:
-            fcntl.flock(self._handle, fcntl.LOCK_SH)
+            self._lock.share()
 
 
 @contextmanager
-def hold_gpu(device_id: str, read: Callable[[], list[Gpu]] = nvml.gpus, locks: Path = LOCKS) -> Iterator[Hold]:
+def hold_gpu(
+    device_id: str, read: Callable[[], list[Gpu]] = nvml.gpus, locks: Path = LOCKS, pins: Sequence[str] | None = None
+) -> Iterator[Hold]:
     """Hold a GPU with this device id, shared, while the block runs; a CPU needs no lock.
 
-    Enter it before torch starts CUDA. A ``CUDA_VISIBLE_DEVICES`` that is set (a scheduler's) stays as it is, and its first GPU
-    is the one held; otherwise a GPU with the id that nobody holds, else one that can be shared, and the variable names it
-    while the block runs. Where all are held alone it waits, and logs by whom. ``read`` lists the machine's GPUs, ``locks`` is
-    the folder of the lock files.
+    Enter it before torch starts CUDA. It holds a GPU with the id that nobody holds, else one that can be shared, out of those
+    that ``CUDA_VISIBLE_DEVICES`` leaves where it is set, and that one of ``pins`` (in the words of that variable) names where
+    they are given. The variable names the GPU while the block runs; a scheduler's choice of a single one stays as it is. Where
+    all are held alone it waits, and logs by whom. ``read`` lists the machine's GPUs, ``locks`` is the lock files' folder.
     """
     if device_id.startswith("cpu-"):
         yield Hold(None, None)
@@ -83,55 +138,77 @@ def hold_gpu(device_id: str, read: Callable[[], list[Gpu]] = nvml.gpus, locks: P
     if HELD in os.environ:  # this process or the one that started it holds a GPU: the id is checked when torch opens it
         yield Hold(os.environ[HELD], None)
         return
-    gpu, handle = _take(_eligible(device_id, read()), lock_folder(locks))
+    found = read()
+    gpu, lock = _take(_eligible(device_id, found, pins), lock_folder(locks))
     settings = {HELD: gpu.uuid}
-    if _VISIBLE in os.environ:
+    if _VISIBLE in os.environ and nvml.visible(found) == [gpu]:
         # Schedulers count in PCI bus order, as NVML does; CUDA's own default puts what it takes for the fastest first.
         settings |= {} if _ORDER in os.environ else {_ORDER: "PCI_BUS_ID"}
     else:
         settings[_VISIBLE] = gpu.uuid
-    os.environ.update(settings)
     try:
-        yield Hold(gpu.uuid, handle)
+        with patch.dict(os.environ, settings):
+            yield Hold(gpu.uuid, lock)
     finally:
-        for name in settings:
-            os.environ.pop(name, None)
-        os.close(handle)
+        lock.close()
 
 
-def _eligible(device_id: str, found: Sequence[Gpu]) -> list[Gpu]:
-    """The GPUs that this job may hold, in the order to try."""
+@contextmanager
+def only(pins: Sequence[str] | None, read: Callable[[], list[Gpu]] = nvml.gpus) -> Iterator[None]:
+    """Have ``CUDA_VISIBLE_DEVICES`` name the GPUs of ``pins`` alone in the block, as :func:`hold_gpu` would choose from.
+
+    Enter it before torch starts CUDA. On a machine without a GPU, or without pins, it changes nothing.
+    """
+    found = read()
+    chosen = _pinned(found, pins)
+    if not chosen and nvml.visible(found):
+        raise UserError(f"{_choice(pins)} names no GPU of this machine: nvidia-smi lists them by number and UUID.")
+    if pins is None or not chosen:
+        yield
+        return
+    with patch.dict(os.environ, {_VISIBLE: ",".join(gpu.uuid for gpu in chosen)}):
+        yield
+
+
+def _pinned(found: Sequence[Gpu], pins: Sequence[str] | None) -> list[Gpu]:
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` and ``pins`` leave, in the order of the first."""
     chosen = nvml.visible(found)
-    if _VISIBLE in os.environ:
-        chosen = chosen[:1]  # torch opens the first
+    if pins is None:
+        return chosen
+    named = [gpu for pin in pins for gpu in nvml.visible(found, {_VISIBLE: pin})]
+    return [gpu for gpu in chosen if gpu in named]
+
+
+def _choice(pins: Sequence[str] | None) -> str:
+    """What was chosen by whom, in words."""
+    where = [f"{_VISIBLE}={os.environ[_VISIBLE]}"] if _VISIBLE in os.environ else []
+    where += [] if pins is None else [f"the slot's visible: {', '.join(pins)}"]
+    return " with ".join(where) or "this machine"
+
+
+def _eligible(device_id: str, found: Sequence[Gpu], pins: Sequence[str] | None) -> list[Gpu]:
+    """The GPUs that this job may hold, in the order to try."""
+    chosen = _pinned(found, pins)
     matching = [gpu for gpu in chosen if gpu.device.id == device_id]
     if matching:
         return matching
-    where = f"{_VISIBLE}={os.environ[_VISIBLE]}" if _VISIBLE in os.environ else "this machine"
     seen = ", ".join(sorted({gpu.device.id for gpu in chosen})) or "no GPU"
-    raise UserError(f"This job belongs on {device_id}, but {where} gives {seen}.")
+    raise UserError(f"This job belongs on {device_id}, but {_choice(pins)} gives {seen}.")
 
 
-def _take(gpus: Sequence[Gpu], folder: Path) -> tuple[Gpu, int]:
-    """Lock a GPU, shared, and return it with the lock's file descriptor: a free one first, then one that others share."""
+def _take(gpus: Sequence[Gpu], folder: Path) -> tuple[Gpu, Lock]:
+    """Lock a GPU, shared, and return it with its lock: a free one first, then one that others share."""
     first = os.getpid() % len(gpus)  # spreads jobs that share over the GPUs
     turns = [(gpu, fcntl.LOCK_EX) for gpu in gpus] + [(gpu, fcntl.LOCK_SH) for gpu in (*gpus[first:], *gpus[:first])]
     told = False
     while True:
         for gpu, kind in turns:
-            handle = _open(folder / f"{gpu.uuid.replace('/', '_')}.lock")
-            try:
-                fcntl.flock(handle, kind | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if kind == fcntl.LOCK_SH and not told:
-                    holder = os.pread(handle, 100, 0).decode(errors="replace").strip() or "unknown"
-                    _log.warning("Waiting for GPU %s, held by process %s.", gpu.uuid, holder)
-                os.close(handle)
-                continue
-            fcntl.flock(handle, fcntl.LOCK_SH)
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-            return gpu, handle
+            lock = Lock(folder / f"{gpu.uuid.replace('/', '_')}.lock")
+            if lock.enter(kind):
+                return gpu, lock
+            if kind == fcntl.LOCK_SH and not told:
+                _log.warning("Waiting for GPU %s, held by process %s.", gpu.uuid, lock.holder())
+            lock.close()
         told = True
         time.sleep(_PAUSE_SECONDS)
 

@@ -94,12 +94,17 @@ def _check(model: Any, module: nn.Module, still: Forward, capacity: int) -> None
             for position in range(capacity):
                 positions = torch.full((1, 1), position, dtype=torch.int64, device=model.device)
                 expected = updated(like, positions, **arguments)
-                if not _same(expected, still(like, positions, **arguments)) or not _same(updated.buffers(), module.buffers()):
+                if not _same(expected, still(like, positions, **arguments)) or not _same(_buffers(updated), _buffers(module)):
                     raise Refused(
                         "dynamic-rope",
                         f"{type(model).__name__} recomputes the frequencies of its {_kinds(module)[layer]} RoPE past "
                         f"{position} tokens, and {capacity} may be captured.",
                     )
+
+
+def _buffers(module: nn.Module) -> list[torch.Tensor]:
+    """All buffers; one that has two names counts twice, because the copy may already have parted them."""
+    return [buffer for _, buffer in module.named_buffers(remove_duplicate=False)]
 
 
 def _same(ours: Any, theirs: Any) -> bool:

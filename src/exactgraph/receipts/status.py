@@ -162,7 +162,13 @@ def _wanted_row(root: Path, config: Config, model: str, slot: str, probe: dict[s
         why = ["the model's source was not resolved yet"]
         return Row(model, *place, UNKNOWN, None, None, MISSING, why, libraries=libraries)
     resolved = read_json(source)
-    protocol = protocol_for(config, probe["precision"], probe["rehearsal"], has_token_ids(resolved))
     name = f"{model}@{resolved['commit']}"
+    try:
+        protocol = protocol_for(config, probe["precision"], probe["rehearsal"], has_token_ids(resolved))
+    except KeyError as lacking:
+        why = [
+            f"the configuration of the last run lacks {lacking.args[0]!r}, it is an older exactgraph's: a run writes it anew"
+        ]
+        return Row(name, *place, UNKNOWN, None, None, MISSING, why, libraries=libraries)
     why = ["no run has finished with this receipt"]
     return Row(name, *place, short(protocol), None, None, MISSING, why, libraries=libraries, asked=_asked(protocol))

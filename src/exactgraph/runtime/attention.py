@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import SDPBackend
+
+from exactgraph.runtime.pins import PINS
 
 DEFAULT = "default"
 BACKENDS = {
@@ -23,10 +25,7 @@ BACKENDS = {
 @contextmanager
 def pinned(name: str) -> Iterator[None]:
     """Run the block under the attention backend ``name`` and no other; what it cannot do raises ``RuntimeError``."""
-    if name == DEFAULT:
-        yield
-        return
-    with sdpa_kernel(BACKENDS[name]):
+    with PINS.held(() if name == DEFAULT else (BACKENDS[name],)):
         yield
 
 
@@ -37,8 +36,5 @@ def preferred(name: str) -> Iterator[None]:
     Whatever the pinned backend can do it does, with the bits of :func:`pinned`. What it cannot (flash takes no mask, so no
     padded prompt) goes to the math backend rather than failing: a pin takes no call away that eager serves.
     """
-    if name == DEFAULT:
-        yield
-        return
-    with sdpa_kernel([BACKENDS[name], SDPBackend.MATH], set_priority=True):
+    with PINS.held(() if name == DEFAULT else (BACKENDS[name], SDPBackend.MATH)):
         yield

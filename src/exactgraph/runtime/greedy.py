@@ -79,7 +79,8 @@ class _Watch:
         self._looked = 0
 
     def _slot(self) -> tuple[torch.Tensor, torch.cuda.Event | None]:
-        return torch.empty((1, 1), dtype=torch.int64, pin_memory=self._cuda), torch.cuda.Event() if self._cuda else None
+        slot = torch.empty((1, 1), dtype=torch.int64, device="cpu", pin_memory=self._cuda)
+        return slot, torch.cuda.Event() if self._cuda else None
 
     def look(self, token: torch.Tensor) -> None:
         """Have ``token``, int64 ``(1, 1)``, brought to the host as soon as it is there."""

@@ -17,6 +17,7 @@ from exactgraph.refusal import UserError
 from exactgraph.sources.manifest import check as check_files
 from exactgraph.sources.spec import allows_code
 from exactgraph.stages.place import Place
+from exactgraph.workflow.serving import pins
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +61,9 @@ def open_model(place: Place) -> Iterator[Loaded]:
     """
     started = time.time()
     environment = place.environment()
-    with own_caches(), hold_gpu(environment["device"]["id"]) as hold:
+    device_id = environment["device"]["id"]
+    pinned = pins(place.root, device_id, environment["environment"]["key"])
+    with own_caches(), hold_gpu(device_id, pins=pinned) as hold:
         # Only now: CUDA reads the visible devices once, when torch first asks.
         from exactgraph.environment.probe import check
         from exactgraph.protocol.questions import check_context, questions

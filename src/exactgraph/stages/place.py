@@ -16,6 +16,11 @@ class Place:
     folder: Path
 
     @property
+    def root(self) -> Path:
+        """The folder of all results."""
+        return self.folder.parents[3]
+
+    @property
     def model_dir(self) -> Path:
         return self.folder.parents[2] / "model"
 

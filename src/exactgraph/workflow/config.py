@@ -17,11 +17,11 @@ from exactgraph.protocol import prompts
 from exactgraph.refusal import UserError
 from exactgraph.sources.path import TOKENIZER_FILES
 from exactgraph.sources.spec import allow_code, parse, slug
-from exactgraph.workflow.keys import ROOT, Key
+from exactgraph.workflow.keys import CONFIG, ROOT, Key
 from exactgraph.workflow.stage_digest import candidate_modules, control_ids
 
 # Where a run leaves the configuration it works with, defaults filled in and overrides of the command line applied.
-RESOLVED = Path(ROOT) / "config.json"
+RESOLVED = Path(ROOT) / CONFIG
 
 Config = Mapping[str, Any]
 

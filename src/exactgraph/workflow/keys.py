@@ -13,6 +13,8 @@ from pathlib import Path
 from exactgraph.refusal import UserError
 
 ROOT = "artifacts"
+#: Below it, the configuration that the last run worked with.
+CONFIG = "config.json"
 
 # Snakemake's patterns for the three levels of folders, and what its wildcards may match.
 MODEL_PATTERN = f"{ROOT}/{{model}}@{{commit}}"

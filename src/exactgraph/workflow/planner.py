@@ -19,6 +19,7 @@ from exactgraph.workflow import config as settings
 from exactgraph.workflow.guard import Guard
 from exactgraph.workflow.keys import KEY_PATTERN, ROOT, Key, key_outputs, model_outputs
 from exactgraph.workflow.look import look
+from exactgraph.workflow.serving import ANY
 from exactgraph.workflow.slots import resources
 from exactgraph.workflow.stage_digest import stage_digest
 
@@ -121,6 +122,14 @@ class Planner:
             self._looks[slot] = look(slot, self.config["devices"].get(slot, {}), self._workflow)
         return self._looks[slot]
 
+    def visible(self, wildcards: Any) -> str:
+        """The GPUs that the slot of a probe is, in the words of ``CUDA_VISIBLE_DEVICES``, or ``any``."""
+        return self.visible_of(wildcards.slot)
+
+    def visible_of(self, slot: str) -> str:
+        """The same of a slot by its name."""
+        return str(self.config["devices"].get(slot, {}).get("visible", ANY))
+
     def seen_source(self, wildcards: Any) -> str:
         """What a look at the source shows, so that a changed local folder is resolved again."""
         return settings.folder_signature(self.sources[wildcards.model]) if self._workflow.is_main_process else ""
@@ -139,16 +148,37 @@ class Planner:
         except UserError as error:
             return str(error)
         if nvml.visible(gpus):
-            return f"exactgraph confirms {', '.join(settings.models(self.config))}."
+            return f"exactgraph confirms {', '.join(settings.models(self.config))}.{self._idle(gpus)}"
         hidden = f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')} names none of this machine's GPUs"
         return (
             f"REHEARSAL: {hidden if gpus else 'this machine has no NVIDIA GPU'}. {self.config['rehearsal']['model']} goes "
             f"through the whole workflow on the CPU with emulated capture, compared for exactness and never ranked for speed."
         )
 
+    def _idle(self, found: list[nvml.Gpu]) -> str:
+        """That some of the slots' GPUs will have nothing to do, which nobody would notice; empty where all will."""
+        pins = [self.visible_of(slot) for slot in self.config["devices"]]
+        named = [gpu for pin in pins for gpu in nvml.visible(found, {"CUDA_VISIBLE_DEVICES": pin})]
+        gpus = sum(ANY in pins or gpu in named for gpu in nvml.visible(found))
+        offered = self._workflow.global_resources
+        jobs = min(offered[name].value for name in ("gpu", "_cores"))
+        if jobs >= gpus:
+            return ""
+        return (
+            f" Of {gpus} GPUs, {jobs} at a time will have work: "
+            f"snakemake --cores {gpus} --resources gpu={gpus} confirm uses all of them."
+        )
+
     def _check_profile(self) -> None:
+        if not self._workflow.local_exec:
+            for name, slot in self.config["devices"].items():
+                if "visible" in slot:
+                    sys.exit(
+                        f"Slot {name}: its GPUs are the scheduler's choice; leave out 'visible', or run without a scheduler."
+                    )
+            return
         # Snakemake passes over a --workflow-profile that does not exist without a word. A scheduler counts GPUs itself.
-        if self._workflow.local_exec and "gpu" not in self._workflow.global_resources:
+        if "gpu" not in self._workflow.global_resources:
             sys.exit(
                 "Nothing says how many jobs may use a GPU at once: the profile on the command line does not exist, or does "
                 "not set 'resources: gpu'. Name a folder of profiles/, leave the option out, or add --resources gpu=1."

@@ -7,11 +7,9 @@ them may run its jobs: the first in the configuration does, and a job that faile
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-from exactgraph.canonical import read_json
-from exactgraph.workflow.keys import ROOT
+from exactgraph.workflow.serving import serving
 
 Slot = Mapping[str, Any]
 Resource = Callable[[Any, int], str | int | None]
@@ -32,7 +30,7 @@ def resources(slots: Mapping[str, Slot]) -> dict[str, Resource]:
     def resource(read: Callable[[Slot], str | int | None]) -> Resource:
         def value(wildcards: Any, attempt: int) -> str | int | None:
             # Where no slot serves, any will do: the job itself says that it woke up in the wrong place.
-            names = serving(slots, wildcards) or list(slots)
+            names = _of_job(slots, wildcards) or list(slots)
             return read(slots[names[(attempt - 1) % len(names)]])
 
         return value
@@ -40,17 +38,9 @@ def resources(slots: Mapping[str, Slot]) -> dict[str, Resource]:
     return {name: resource(read) for name, read in _RESOURCES.items()}
 
 
-def serving(slots: Mapping[str, Slot], wildcards: Any, root: Path = Path(ROOT)) -> list[str]:
+def _of_job(slots: Mapping[str, Slot], wildcards: Any) -> list[str]:
     """The slots that may run a job: the one in ``wildcards``, or those last seen with the device and environment in them."""
     named = wildcards.get("slot")
     if named:
         return [named] if named in slots else []
-    found = []
-    for name in slots:
-        path = root / "slots" / name / "probe.json"
-        if not path.is_file():
-            continue
-        probe = read_json(path)
-        if (probe["device"]["id"], probe["environment"]["key"]) == (wildcards.device, wildcards.env):
-            found.append(name)
-    return found
+    return serving(slots, wildcards.device, wildcards.env)

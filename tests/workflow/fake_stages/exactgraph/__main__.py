@@ -14,7 +14,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("stage")
     parser.add_argument("subject", nargs="?")
-    for option in ("--slot", "--manifest", "--candidate", "--candidates", "--run", "--jobs", "--code"):
+    for option in ("--slot", "--visible", "--manifest", "--candidate", "--candidates", "--run", "--jobs", "--code"):
         parser.add_argument(option)
     for option in ("--out", "--out-dir", "--probes", "--config"):
         parser.add_argument(option, type=Path)
