@@ -9,6 +9,7 @@ import pytest
 import torch
 from encdec_models import make, question
 from runtime_outputs import steps_of
+from sessions import open_session
 from test_encdec_step import ask
 
 from exactgraph.candidates.base import Context
@@ -25,7 +26,7 @@ FAMILIES = ["whisper", "t5", "bart", "frames"]
 def opened(model: Any) -> Session:
     context = Context(capturer_for(CPU), 16, 64, 256)
     chosen = candidate("encdec-compile")
-    return Session(model, chosen, chosen.plan(model, context), context, "default")
+    return open_session(model, chosen, context, "default")
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import EncoderDecoderCache
 
 from exactgraph.candidates.base import Context, Decisions, Installation
@@ -55,7 +56,8 @@ class CompiledStepper(EncDecStepper):
         compiled: Any = torch.compile(self._model.forward, dynamic=False)
 
         def step() -> tuple[torch.Tensor, ...]:
-            with masks_known(place.full):
+            # Whatever eager is pinned to: flash attention takes no mask.
+            with masks_known(place.full), sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
                 output = compiled(**arguments, **{cache_name(self._model): cache}, return_dict=True)
             return (output.logits[:, -1],)
 

@@ -15,7 +15,7 @@ import torch
 from transformers import EncoderDecoderCache
 
 from exactgraph.candidates.base import Stepper
-from exactgraph.candidates.length_classes import Classes
+from exactgraph.candidates.length_classes import Classes, holds
 from exactgraph.capture.buffers import buffer
 from exactgraph.capture.graph import Capturer, Function, Graph
 from exactgraph.models.cache import cache_name
@@ -218,19 +218,32 @@ class EncDecStepper(Stepper):
             if self._places[oldest] is place:
                 raise Refused("budget", f"All {self._budget} graphs that may be captured are, for inputs of this shape.")
             del self._places[oldest]
-        last = self._graph_for(place, length)
-        if any(last == end for _, end in place.classes):
-            try:
-                place.graphs[last] = self._captured(place, self.by_class(place, last), length)
-                return place.graphs[last]
-            except Refused as refused:
-                if refused.refusal.reason not in _NOT_BY_CLASS:
-                    raise
-                # Inputs of this shape have a mask, say, that those had not by which the classes were found.
-                place.classes = []
+        found = next((found for found in place.classes if found[0] <= length <= found[1]), None)
+        if found is not None:
+            graph = self._captured_by_class(place, found, length)
+            if graph is None:
+                return self.capture(place, length)
+            place.graphs[found[1]] = graph
+            return graph
         graph = self._captured(place, self.alone(place, length), length)
         place.graphs[self._graph_for(place, length)] = graph
         return graph
+
+    def _captured_by_class(self, place: Place, found: tuple[int, int], length: int) -> Graph | None:
+        """The graph for the class ``found``, or None, and the class is gone, where there can be none."""
+        try:
+            graph = self._captured(place, self.by_class(place, found[1]), length)
+        except Refused as refused:
+            if refused.refusal.reason not in _NOT_BY_CLASS:
+                raise
+            # Inputs of this shape have a mask, say, that those had not by which the classes were found.
+            place.classes = []
+            return None
+        if holds(self.shapes, *found, self._slot.device):
+            return graph
+        # Planned under another backend, or a library that decides anew in each process.
+        place.classes.remove(found)
+        return None
 
     def _captured(self, place: Place, step: Function, length: int) -> Graph:
         # Warm-ups write the slots that the step itself will write, so the sequence does not mind them.

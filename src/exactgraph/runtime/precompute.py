@@ -46,7 +46,7 @@ class Precomputed(Sequence[BaseModelOutput]):
             return
         # Nothing after it stays on the device: windows are asked for in this order.
         self._room = 0
-        host = torch.empty(states.shape, dtype=states.dtype, pin_memory=states.is_cuda)
+        host = torch.empty(states.shape, dtype=states.dtype, device="cpu", pin_memory=states.is_cuda)
         self._states.append(host.copy_(states))
 
     def __len__(self) -> int:
