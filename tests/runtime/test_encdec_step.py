@@ -16,6 +16,9 @@ from exactgraph.candidates.base import Context
 from exactgraph.candidates.registry import candidate
 from exactgraph.capture import capturer_for
 from exactgraph.models.cache import cache_name, cache_of
+from exactgraph.models.device_length import DeviceLength
+from exactgraph.models.encdec_sample import sample_call
+from exactgraph.models.host_reads import refusing_host_reads
 from exactgraph.refusal import Refused
 from exactgraph.runtime.session import Session
 
@@ -190,6 +193,23 @@ def test_a_graph_for_a_class_of_lengths(device: torch.device, family: str) -> No
             assert steps_of(session) == (139, 0)
         # Where classes end depends on the GPU.
         assert graphs_of(session) == 2 if device.type == "cpu" else graphs_of(session) < 20
+
+
+@pytest.mark.parametrize("family", ["whisper", "bart", "marian", "frames"])
+def test_the_step_of_a_class_reads_nothing_on_the_host(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unread(self: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float | None) -> torch.Tensor:
+        """As on a GPU, where the length is not looked at."""
+        return torch.nn.functional.scaled_dot_product_attention(query, keys, values, scale=scale)
+
+    monkeypatch.setattr(DeviceLength, "_emulated", unread)
+    model = make(family, torch.device("cpu"))
+    with opened(model, "default") as session:
+        stepper: Any = session._installation.stepper
+        sample = sample_call(model)
+        assert sample is not None
+        place = stepper.rehearse(*sample)
+        with refusing_host_reads(model):
+            stepper.try_at(place, stepper.by_class(place, 128), 2)
 
 
 @pytest.mark.parametrize("family", ["whisper", "bart"])
