@@ -10,7 +10,7 @@ TESTS_STAMP := $(VENV)/.tests-$(shell cat $(LOCK) requirements-dev.txt pyproject
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH"
 PYTEST := $(RUN) pytest
 
-.PHONY: confirm install test test-slow test-gpu lint format lock clean
+.PHONY: confirm install test test-slow test-gpu fuzz figures lint format lock clean
 .DEFAULT_GOAL := confirm
 
 confirm: $(WORKFLOW_STAMP)  ## run the workflow, then show candidates and verdict
@@ -27,6 +27,13 @@ test-slow: $(TESTS_STAMP)  ## whole workflows, kills, real models
 
 test-gpu: $(TESTS_STAMP)  ## only what needs an NVIDIA GPU
 	@$(PYTEST) -m gpu
+
+fuzz: $(TESTS_STAMP)  ## 500 random sequences of (mutate, generate, restore), optimised and eager, into fuzz.json
+	@$(RUN) python -m tests.fuzz --sequences 500 --seed 0 --out fuzz.json
+
+figures: $(TESTS_STAMP)  ## the runtime's cost of checks and memory of 100 optimise/restore rounds, into checks.json and memory.json
+	@$(RUN) python -m tests.figures.checks --out checks.json
+	@$(RUN) python -m tests.figures.memory --out memory.json
 
 lint: $(TESTS_STAMP)
 	@$(RUN) ruff check .

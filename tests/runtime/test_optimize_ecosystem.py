@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,3 +85,45 @@ def test_a_model_that_accelerate_prepared(llama: Any, install: Install) -> None:
         served(session)
         assert torch.equal(got, session.eager(ids, max_new_tokens=12, do_sample=False))
         assert not attached(llama)
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Any:
+    """A task of lm-evaluation-harness and all that it asks, on this disk."""
+    lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install 'exactgraph[ecosystem]'")
+    tasks = pytest.importorskip("lm_eval.tasks")
+    rows = [{"question": f"w{3 * number} w{number + 5} w4", "answer": f"w{number}"} for number in range(6)]
+    (tmp_path / "rows.json").write_text("\n".join(map(json.dumps, rows)))
+    settings = {
+        "task": "next_words",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(tmp_path / "rows.json")}, "cache_dir": str(tmp_path / "cache")},
+        "test_split": "test",
+        "output_type": "generate_until",
+        "doc_to_text": "{{question}}",
+        "doc_to_target": "{{answer}}",
+        "generation_kwargs": {"max_gen_toks": 12, "do_sample": False, "until": ["w1 "]},
+        "metric_list": [{"metric": "bleu"}, {"metric": "exact_match"}],
+    }
+    return lm_eval, tasks.get_task_dict([settings])
+
+
+@pytest.mark.parametrize("name", ["step", "C022"])
+def test_a_task_of_lm_evaluation_harness(llama: Any, install: Install, tokenizer: Any, task: Any, name: str) -> None:
+    lm_eval, tasks = task
+
+    def scores() -> Any:
+        from lm_eval.models.huggingface import HFLM
+
+        model = HFLM(pretrained=llama, tokenizer=tokenizer, batch_size=1, max_length=64)
+        found = lm_eval.evaluate(model, tasks, bootstrap_iters=10, log_samples=True)
+        answers = [sample["resps"] for sample in found["samples"]["next_words"]]
+        return found["results"]["next_words"], answers
+
+    expected = scores()
+    with install(name) as session:
+        assert scores() == expected
+        served(session)
+        assert session.fallbacks == {}
+        assert session.served == 6
+    assert len({str(answer) for answer in expected[1]}) > 1

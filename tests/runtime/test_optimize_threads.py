@@ -15,12 +15,17 @@ from typing import Any
 
 import pytest
 import torch
-from runtime_models import prompt
+from runtime_models import make_llama, prompt
 from runtime_outputs import ask, assert_same, assert_same_bits, attached, refusal_of
+from torch.utils.data import DataLoader
 from transformers import LogitsProcessorList, masking_utils
 
+from exactgraph.candidates.base import Context
+from exactgraph.candidates.registry import candidate
+from exactgraph.capture import capturer_for
 from exactgraph.models.masks import masks_as_in_eager
 from exactgraph.refusal import Refused
+from exactgraph.runtime.attention import preferred
 from exactgraph.runtime.session import Session
 
 Install = Callable[..., Session]
@@ -266,3 +271,86 @@ def test_two_captures_at_once_leave_transformers_as_it_was() -> None:
     for thread in threads:
         thread.join(timeout=60)
     assert masking_utils.is_tracing is own
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_two_models_on_one_device_at_once(device: torch.device, attention: str, name: str) -> None:
+    models = [make_llama(device), make_llama(device, num_hidden_layers=2)]
+    ids, sessions = prompt(device, 12), []
+    for model in models:
+        context, chosen = Context(capturer_for(device), 64, 24, 64), candidate(name)
+        sessions.append(Session(model, chosen, chosen.plan(model, context), context, attention))
+    together, answers = threading.Barrier(2), {0: [], 1: []}
+
+    def work(index: int) -> None:
+        for _ in range(3):
+            together.wait(timeout=60)
+            answers[index].append(ask(models[index].generate, ids, 12))
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    for index, session in enumerate(sessions):
+        assert session.served == len(answers[index]) == 3
+        expected = ask(session.eager, ids, 12)
+        for answer in answers[index]:
+            assert_same(answer, expected)
+        session.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", SERVED)
+def test_a_data_loader_pins_memory_during_capture(llama: Any, install: Install, name: str) -> None:
+    if llama.device.type != "cuda":
+        pytest.skip("Memory is pinned for a GPU.")
+    ids, rows, over = prompt(llama.device, 12), [], threading.Event()
+
+    def load() -> None:
+        while not over.is_set():
+            for batch in DataLoader(torch.arange(4096.0).reshape(64, 64), batch_size=4, pin_memory=True):
+                rows.append(batch.to(llama.device, non_blocking=True).sum().item())
+
+    loader = threading.Thread(target=load)
+    loader.start()
+    try:
+        while not rows:
+            assert loader.is_alive()
+        with install(name) as session:  # captures at installation or in the call
+            got = ask(llama.generate, ids)
+            assert session.last is not None
+            assert session.last.refusal is None
+            assert_same(got, ask(session.eager, ids))
+    finally:
+        over.set()
+        loader.join(timeout=60)
+    assert sum(rows[:16]) == sum(range(4096))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", SERVED)
+def test_a_gpu_without_room_for_capture_runs_eager_and_gets_its_memory_back(
+    llama: Any, install: Install, attention: str, name: str
+) -> None:
+    if llama.device.type != "cuda":
+        pytest.skip("A CPU's memory is not capped.")
+    ids = prompt(llama.device, 12)
+    with preferred(attention):
+        expected = ask(llama.generate, ids)
+    gc.collect()
+    torch.cuda.empty_cache()
+    before, total = torch.cuda.memory_reserved(), torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((before + (1 << 20)) / total, 0)
+    try:
+        with pytest.raises((Refused, torch.OutOfMemoryError)):
+            install(name, budget=64, confirmed=1 << 16)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, 0)
+    assert not attached(llama)
+    assert "generate" not in vars(llama)
+    gc.collect()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() <= before
+    with preferred(attention):
+        assert_same(ask(llama.generate, ids), expected)

@@ -123,14 +123,12 @@ sys.path.insert(0, {tests!r})
 import torch
 from runtime_models import make_llama, prompt
 from runtime_outputs import ask, assert_same, steps_of
+from sessions import open_session
 from exactgraph.candidates.base import Context
-from exactgraph.candidates.registry import candidate
 from exactgraph.capture import capturer_for
-from exactgraph.runtime.session import Session
 llama = make_llama(torch.device("cuda", 0))
 context = Context(capturer_for(llama.device), 64, 64, 128)
-chosen = candidate({name!r})
-with open_session(llama, chosen, context, "flash") as session:
+with open_session(llama, {name!r}, context, "flash") as session:
     ids = prompt(llama.device, 12)
     got = ask(llama.generate, ids)
     assert session.last is not None and session.last.refusal is None

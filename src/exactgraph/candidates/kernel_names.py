@@ -18,7 +18,7 @@ from exactgraph.canonical import digest
 from exactgraph.capture.graph import Graph
 from exactgraph.models.cache import cache_name
 
-_LEFT_OUT = ("flash", "fmha", "attention", "CatArray", "copy", "Memcpy", "Memset", "index")
+_LEFT_OUT = ("flash", "fmha", "attention", "catarray", "copy", "memcpy", "memset", "index")
 
 
 def compare_kernels(model: Any, batch: int, graph: Graph, length: int) -> dict[str, Any] | None:
@@ -29,7 +29,9 @@ def compare_kernels(model: Any, batch: int, graph: Graph, length: int) -> dict[s
         return None
     ours = _kernels(graph.replay)
     eager = _kernels(_eager_step(model, batch, length))
-    kept, kept_by_graph = ([name for name in names if not any(word in name for word in _LEFT_OUT)] for names in (eager, ours))
+    kept, kept_by_graph = (
+        [name for name in names if not any(word in name.lower() for word in _LEFT_OUT)] for names in (eager, ours)
+    )
     pairs = zip(kept + [""] * len(kept_by_graph), kept_by_graph + [""] * len(kept), strict=True)
     differing = [[index, *pair] for index, pair in enumerate(pairs) if pair[0] != pair[1]]
     return {
@@ -40,6 +42,10 @@ def compare_kernels(model: Any, batch: int, graph: Graph, length: int) -> dict[s
         "digest": digest(kept),
         "first_difference": differing[0] if differing else None,
     }
+
+
+def _compared(names: list[str]) -> list[str]:
+    return [name for name in names if not any(word in name.lower() for word in _LEFT_OUT)]
 
 
 def _eager_step(model: Any, batch: int, length: int) -> Callable[[], Any]:

@@ -12,6 +12,8 @@ from exactgraph.receipts.schema import problems
 from exactgraph.receipts.verify import verify_evidence
 from exactgraph.refusal import Refusal
 from exactgraph.runtime.fit import AGAIN, differences
+from exactgraph.runtime.fitness import unfit
+from exactgraph.runtime.guard import around
 from exactgraph.runtime.here import here
 from exactgraph.runtime.not_optimized import NotOptimized
 from exactgraph.runtime.store import user_store
@@ -30,6 +32,9 @@ def choose(paths: list[Path], model: Any) -> Path:
             f"There is no receipt ({len(paths)} files looked at). {AGAIN} Or fetch one: exactgraph import FILE {user_store()}."
         )
         raise NotOptimized("no-receipt", sentence)
+    refusal = unfit(model) or around(model.device)
+    if refusal is not None:  # weights that are offloaded cannot even be digested
+        raise NotOptimized.of(refusal)
     present, weights = here(model), Weights(model)
     refusals: list[tuple[int, Refusal]] = []
     for path in sorted(readable, key=lambda path: -_ratio(readable[path])):

@@ -24,7 +24,9 @@ from exactgraph.runtime.attention import preferred
 from exactgraph.runtime.decode import DecodeLoop, Steps
 from exactgraph.runtime.fitness import unfit
 from exactgraph.runtime.guard import Guard, around
+from exactgraph.runtime.leaving import LeavingStepper
 from exactgraph.runtime.stand_in import Caller, StandIn, caller
+from exactgraph.runtime.user_code import given_user_code, watched
 
 _log = logging.getLogger(__name__)
 _FORKED = Refusal("forked", "This process was forked after capture; captured work belongs to the process that captured it.")
@@ -34,7 +36,10 @@ _NESTED = Refusal("nested", "A call inside a running call runs eager.")
 
 @dataclass(frozen=True)
 class Call:
-    """How a call of ``generate`` ran: through the candidate, or eager with the reason. ``steps`` where our loop ran it."""
+    """How a call of ``generate`` ran: through the candidate, or eager with the reason, if only from some step on.
+
+    ``steps`` where our loop ran it.
+    """
 
     refusal: Refusal | None
     steps: Steps | None = None
@@ -69,7 +74,7 @@ class Session:
         self._stand_ins = {
             module: StandIn(module, forward, lambda: self._running) for module, forward in self._installation.forwards.items()
         }
-        self._guard: Guard | None = Guard(model)
+        self._guard: Guard | None = Guard(model, self._stand_ins)
         model.generate = self.generate
         # Copying and pickling ask the instance first. A copy must not generate through this session.
         vars(model)["__reduce_ex__"] = self._reduced
@@ -148,19 +153,24 @@ class Session:
         refusal = compile_refusal(self.model, kwargs)
         if refusal is not None:
             return self._fall_back(refusal, kwargs)
+        left: list[Refusal] = []
+        arguments = {**watched(kwargs, lambda: self._stays(left)), **self._installation.arguments}
         with self._attached():
-            result = self.eager(**{**kwargs, **self._installation.arguments})
-        self.served += 1
-        self.last = Call(None)
+            result = self.eager(**arguments)
+        self._count_call(left, None)
         return result
 
     def _step(self, kwargs: dict[str, Any]) -> Any:
         refusal = loop_refusal(kwargs)
         if refusal is not None:
             return self._fall_back(refusal, kwargs)
-        assert self._installation.stepper is not None
+        left: list[Refusal] = []
+        stepper = self._installation.stepper
+        assert stepper is not None
+        if given_user_code(kwargs):
+            stepper = LeavingStepper(stepper, lambda: self._stays(left))
         given = any(kwargs.get(name) is not None for name in CACHE_NAMES)
-        loop = DecodeLoop(self._installation.stepper, kwargs.get("streamer"), keeps_cache=given)
+        loop = DecodeLoop(stepper, kwargs.get("streamer"), keeps_cache=given)
         try:
             with self._attached():
                 # transformers does not pass the streamer on to the hook, and would feed it the prompt before the loop had a
@@ -170,20 +180,43 @@ class Session:
             if loop.begun:  # somebody else's, from inside a processor or a streamer
                 raise
             return self._fall_back(refused.refusal, kwargs)
-        self.served += 1
-        self.last = Call(None, loop.steps)
         self.steps.captured += loop.steps.captured
         self.steps.eager += loop.steps.eager
         self.steps.why = loop.steps.why or self.steps.why
+        self._count_call(left, loop.steps)
         return result
 
+    def _stays(self, left: list[Refusal]) -> bool:
+        """Whether a call goes on through the candidate after the user's own code ran in it; ``left`` keeps why not."""
+        refusal = _CLOSED if self._guard is None else self._guard.refusal()
+        if refusal is not None:
+            left.append(refusal)
+        if left:
+            # Stand-ins for single modules keep nothing from step to step, so a call goes on without them at any of them.
+            self._detach()
+        return not left
+
+    def _count_call(self, left: list[Refusal], steps: Steps | None) -> None:
+        if left:
+            self._say(left[0])
+            self._count_eager(left[0])
+            return
+        self.served += 1
+        self.last = Call(None, steps)
+
     def _fall_back(self, refusal: Refusal, kwargs: dict[str, Any]) -> Any:
+        self._say(refusal)
+        result = self.eager(**kwargs)
+        self._count_eager(refusal)
+        return result
+
+    def _say(self, refusal: Refusal) -> None:
         # Once aloud for each reason: a program may make thousands of such calls.
         _log.log(logging.DEBUG if refusal in self.fallbacks else logging.WARNING, "generate runs eager: %s", refusal.sentence)
-        result = self.eager(**kwargs)
+
+    def _count_eager(self, refusal: Refusal) -> None:
         self.last = Call(refusal)
         self.fallbacks[refusal] += 1
-        return result
 
     def _reduced(self, protocol: Any) -> Any:
         """How to copy or pickle the model: as it was before the installation."""
@@ -217,5 +250,7 @@ class Session:
             module.forward = stand_in
 
     def _detach(self) -> None:
-        for module in self._stand_ins:
-            vars(module).pop("forward", None)
+        for module, stand_in in self._stand_ins.items():
+            # The user's own code may have put another forward there.
+            if vars(module).get("forward") is stand_in:
+                del module.forward

@@ -1,77 +1,102 @@
-"""What captured work rests on, as values to compare: the model's tensors, its modules, and what they decide by.
+"""What captured work rests on: the model's modules, their tensors, and what they decide by.
 
-Writes in place keep a tensor's address and act on the next token; nothing here minds them.
+A :class:`Snapshot` is made once and held against the model before every call, so it is one pass over a flat list of modules
+that allocates next to nothing. It refers to the modules of that time: an identity tells two things apart only as long as both
+are there. Writes in place keep a tensor's address and act on the next token; nothing here minds them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from torch import nn
+from transformers import PreTrainedConfig
 
-State = dict[str, Any]
+from exactgraph.runtime.code import Code
+from exactgraph.runtime.values import Values
 
-_PLAIN = {bool, int, float, str, type(None), torch.dtype, torch.device}
 # By these peft decides, beside public attributes, which adapters a layer adds.
 _ADAPTERS = ("_active_adapter", "_disable_adapters")
 # Of the whole model: read anew by every call, or no part of the forward pass, or put there by the installation.
 _OF_CALLS = ("generation_config", "warnings_issued", "name_or_path", "generate", "exactgraph")
+# Looked at apart: the mode, and a forward that stands in for the module's own.
+_APART = ("training", "forward")
 
 
-def state_of(model: Any) -> State:
-    """Everything of ``model`` that a forward pass reads and that a graph may have baked in, by what people call it."""
-    modules = list(model.named_modules(remove_duplicate=False))
-    kinds = {type(module) for _, module in modules}
-    return {
-        "weights": [
-            (id(tensor), tensor.data_ptr(), type(tensor), tensor.dtype, tensor.device, tensor.shape, tensor.stride())
-            for group in (model.parameters(), model.buffers())
-            for tensor in group
-        ],
-        "modules": [(id(module), type(module)) for _, module in modules],
-        "code": {kind: kind.forward for kind in kinds},
-        "mode": [module.training for _, module in modules],
-        "attention": (model.config._attn_implementation, _attention(model.config._attn_implementation)),
-        "settings": dict(_settings(model, modules)),
-    }
+class Snapshot:
+    """Everything of ``model`` that a forward pass reads and that a graph may have baked in; ``named`` are all its modules."""
+
+    def __init__(self, model: nn.Module, named: list[tuple[str, nn.Module]]) -> None:
+        self._parts = [_Part(path, module, root=module is model) for path, module in named]
+        found = [vars(module).get("config") for _, module in named]
+        configs = {id(config): config for config in found if isinstance(config, PreTrainedConfig)}
+        self._configs = [Values(config, _of_configuration) for config in configs.values()]
+        self._code = Code(model, {type(module) for _, module in named})
+
+    def changed(self) -> str | None:
+        """What differs, in words, or None."""
+        for part in self._parts:
+            what = part.changed()
+            if what is not None:
+                return what
+        for config in self._configs:
+            name = config.changed()
+            if name is not None:
+                return f"config.{name}"
+        return self._code.changed()
 
 
-def changed(then: State, now: State) -> str | None:
-    """What differs, in words, or None. Only what differs is looked at closely."""
-    parts = [name for name in then if then[name] != now[name]]
-    if not parts:
+class _Part:
+    """One module: its class, mode, children, tensors and plain attributes."""
+
+    __slots__ = ("_children", "_kind", "_module", "_path", "_tensors", "_training", "_values")
+
+    def __init__(self, path: str, module: nn.Module, root: bool) -> None:
+        self._path, self._module = path, module
+        self._kind, self._training = type(module), module.training
+        self._children = list(module._modules.items())
+        groups = (module._parameters, module._buffers)
+        self._tensors = [[(name, id(tensor), _facts(tensor)) for name, tensor in group.items()] for group in groups]
+        self._values = Values(module, _of_the_model if root else _of_a_module)
+
+    def changed(self) -> str | None:
+        module = self._module
+        own = vars(module)
+        children = own["_modules"]
+        if type(module) is not self._kind or len(children) != len(self._children):
+            return "modules"
+        if children and list(children.items()) != self._children:
+            return "modules"
+        if own["training"] is not self._training:
+            return "mode"
+        for group, then in zip((own["_parameters"], own["_buffers"]), self._tensors, strict=True):
+            if len(group) != len(then):
+                return "weights"
+            for name, identity, facts in then:
+                tensor = group.get(name)
+                # Another tensor is not asked for an address, which it may not have.
+                if id(tensor) != identity or _facts(tensor) != facts:
+                    return "weights"
+        what = self._values.changed()
+        return None if what is None else f"{self._path}.{what}"
+
+
+def _facts(tensor: torch.Tensor | None) -> tuple[Any, ...] | None:
+    """What of a tensor a graph has baked in."""
+    if tensor is None:
         return None
-    if parts == ["settings"]:
-        before, after = then["settings"], now["settings"]
-        parts = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))[:3]
-    return ", ".join(parts)
+    return tensor.data_ptr(), type(tensor), tensor.dtype, tensor.device, tensor.shape, tensor.stride()
 
 
-def _attention(name: str | None) -> Any:
-    """The function behind the implementation: anybody may register another one under its name."""
-    return ALL_ATTENTION_FUNCTIONS.get(name) if name in ALL_ATTENTION_FUNCTIONS else None
+def _of_a_module(name: str) -> bool:
+    return (name[0] != "_" and name not in _APART) or name in _ADAPTERS
 
 
-def _settings(model: Any, modules: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Plain attributes of modules (an epsilon, an activation, the active adapter) and the entries of the configuration."""
-    for path, module in modules:
-        for name, value in vars(module).items():
-            if (name[0] == "_" and name not in _ADAPTERS) or name == "training" or (not path and name in _OF_CALLS):
-                continue
-            yield f"{path}.{name}", value if type(value) in _PLAIN else _plain(value)
-    for name, value in vars(model.config).items():
-        # Token IDs steer the loop, not the forward pass, and tokenizers are often fitted to a model late.
-        if not name.startswith("_") and not name.endswith("token_id"):
-            yield f"config.{name}", _plain(value)
+def _of_the_model(name: str) -> bool:
+    return _of_a_module(name) and name not in _OF_CALLS
 
 
-def _plain(value: Any) -> Any:
-    if type(value) in _PLAIN:
-        return value
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    return id(value)
+def _of_configuration(name: str) -> bool:
+    """Token IDs steer the loop, not the forward pass, and tokenizers are often fitted to a model late."""
+    return (name[0] != "_" and not name.endswith("token_id")) or name.endswith("_implementation_internal")
