@@ -21,6 +21,7 @@ from exactgraph.guidance.ends import EndSet
 from exactgraph.guidance.processors import Automaton, ClassifierFree, Condition, ConditionalTemperature, Monotonic
 from exactgraph.models.host_reads import refusing_host_reads
 from exactgraph.refusal import UserError
+from exactgraph.runtime.user_code import runs_user_code
 
 TIMES = (100, 299)
 RESETS = {3, 310}
@@ -93,6 +94,21 @@ def test_a_device_processor_reads_nothing_on_the_host(device: torch.device, pair
         ours.begin(ids)
         ours.advance(ids[:, 3])
         ours.apply(_scores(device, 3))
+
+
+def test_what_is_users_own_among_processors(device: torch.device) -> None:
+    """After the user's own code the model is looked at in every step; processors of exactgraph need no such look."""
+
+    class Own:
+        def begin(self, prompt: torch.Tensor) -> None: ...
+        def advance(self, token: torch.Tensor) -> None: ...
+        def apply(self, scores: torch.Tensor) -> torch.Tensor:
+            return scores
+
+    ours, plain = _monotonic(device)
+    assert not runs_user_code(OnDevice([ours, ClassifierFree(1.5, "first")]), EndSet([3], device))
+    assert runs_user_code(OnDevice([ours, Own()]))
+    assert runs_user_code(LogitsProcessorList([OnDevice([ours]), plain]))
 
 
 def test_guidance_has_the_bits_of_transformers(device: torch.device) -> None:

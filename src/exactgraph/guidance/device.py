@@ -41,7 +41,7 @@ class OnDevice(LogitsProcessor):
     """
 
     def __init__(self, processors: Sequence[DeviceProcessor], capturer: Capturer | None = None) -> None:
-        self._processors = tuple(processors)
+        self.processors = tuple(processors)
         self._capturer = capturer
         self._length: int | None = None
         self._rows = 0
@@ -57,7 +57,7 @@ class OnDevice(LogitsProcessor):
         goes_on = self._length is not None and (rows, length) == (self._rows, self._length + 1)
         self._rows, self._length = rows, length
         if not goes_on:
-            for processor in self._processors:
+            for processor in self.processors:
                 processor.begin(input_ids)
         if self._capturer is None:
             if goes_on:
@@ -68,18 +68,18 @@ class OnDevice(LogitsProcessor):
         if self._captured is None or not self._captured.fits(rows, scores):
             # Warm-ups advance the state, so it is found again from all the tokens.
             self._captured = _Captured(self, self._capturer, rows, scores)
-            for processor in self._processors:
+            for processor in self.processors:
                 processor.begin(input_ids)
             return self._captured.apply(scores)
         self._captured.advance(input_ids[:, -1])
         return self._captured.apply(scores)
 
     def _advance(self, token: torch.Tensor) -> None:
-        for processor in self._processors:
+        for processor in self.processors:
             processor.advance(token)
 
     def _apply(self, scores: torch.Tensor) -> torch.Tensor:
-        for processor in self._processors:
+        for processor in self.processors:
             scores = processor.apply(scores)
         return scores
 
