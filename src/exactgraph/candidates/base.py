@@ -44,9 +44,19 @@ class Stepper(ABC):
     batches: tuple[int, ...] = (1,)
     why: str | None = None
 
+    def serve(self, input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> None:
+        """Look at a call before anything has happened: prompts, int64 ``(batch, tokens)``, and what ``generate`` prepared for
+        ``forward``. Raises ``Refused`` where the call is not served. Asked of steppers of encoder-decoders alone."""
+        raise NotImplementedError
+
+    def eager_arguments(self, input_ids: torch.Tensor) -> dict[str, Any]:
+        """What ``forward`` is called with for the step after ``input_ids``, int64 ``(batch, tokens)``, once :meth:`run`
+        returned None and :meth:`end` gave the sequences back. Asked of steppers of encoder-decoders alone."""
+        raise NotImplementedError
+
     @abstractmethod
     def begin(self, cache: Any) -> None:
-        """Take over the sequences whose prefill filled ``cache`` (a ``DynamicCache``)."""
+        """Take over the sequences whose prefill filled ``cache``, the one that ``generate`` made."""
 
     @abstractmethod
     def feed(self, token: torch.Tensor) -> None:

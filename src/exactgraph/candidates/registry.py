@@ -22,6 +22,8 @@ MODULES: dict[str, str] = {
     "C025": "exactgraph.candidates.block_graphs",
     "C026": "exactgraph.candidates.block_graphs",
     "step": "exactgraph.candidates.step",
+    "encdec-step": "exactgraph.candidates.encdec_step",
+    "encdec-compile": "exactgraph.candidates.encdec_compile",
     "static": "exactgraph.candidates.compiled",
     "static-compile": "exactgraph.candidates.compiled",
     "compile": "exactgraph.candidates.compiled",

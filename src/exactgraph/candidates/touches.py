@@ -22,4 +22,6 @@ TOUCHES: dict[str, tuple[str, ...]] = {
     "compile": (parts.WHOLE,),
     "step": (parts.WHOLE,),
     "static-step-compile": (parts.WHOLE,),
+    "encdec-step": (parts.WHOLE,),
+    "encdec-compile": (parts.WHOLE,),
 }

@@ -108,14 +108,16 @@ def _flat(states: torch.Tensor) -> torch.Tensor:
 
 
 class AttendByLength(TorchFunctionMode):
-    """In the block, attention over the keys and values of ``caches`` layers runs at the device's length.
+    """In the block, attention over the keys and values of ``layers`` runs at the device's length; over those of ``besides``,
+    whose length is always the same, it runs as in eager.
 
     Raises ``Refused`` (``attention-call``) where a model attends to them in a way that does not allow it: through a mask, with
     keys that were copied, or not by ``scaled_dot_product_attention`` at all. ``shapes`` collects what was called.
     """
 
-    def __init__(self, length: DeviceLength, layers: Iterable[Any], model: str) -> None:
+    def __init__(self, length: DeviceLength, layers: Iterable[Any], model: str, besides: Iterable[Any] = ()) -> None:
         super().__init__()
+        self._besides = {layer.keys.data_ptr() for layer in besides}
         self._length = length
         self._model = model
         self._layers = {layer.keys.data_ptr(): layer for layer in layers}
@@ -126,7 +128,7 @@ class AttendByLength(TorchFunctionMode):
         self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if function is not scaled_dot_product_attention:
+        if function is not scaled_dot_product_attention or args[1].data_ptr() in self._besides:
             return function(*args, **kwargs)
         return self._attend(*args, **kwargs)
 

@@ -131,16 +131,30 @@ class SlotCache:
         # As generate makes it.
         cache: Any = DynamicCache(config=model.config.get_text_config(decoder=True))
         self._windows = [_window(layer, name) for layer in cache.layers]
-        self.window = min((window for window in self._windows if window is not None), default=None)
         self.logits = _feed_one(model, cache)
+        self._lay_out(cache, batch, name)
+
+    @classmethod
+    def like(cls, cache: Any, name: str) -> SlotCache:
+        """Slots for sequences of the kind and number that ``cache`` was filled with; ``logits`` is not known of them."""
+        slots = cls.__new__(cls)
+        slots._windows = [_window(layer, name) for layer in cache.layers]
+        slots._lay_out(cache, cache.layers[0].keys.shape[0], name)
+        return slots
+
+    def _lay_out(self, cache: Any, batch: int, name: str) -> None:
+        self.window = min((window for window in self._windows if window is not None), default=None)
         self._batch = batch
         # Keys and values of each layer: (KV heads, head size), dtype.
         self._like: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for layer in cache.layers:
+        for layer, window in zip(cache.layers, self._windows, strict=True):
+            length = cache.get_seq_length()
+            kept = length if window is None else min(length, window - 1)
             for states in (layer.keys, layer.values):
-                if states is None or states.ndim != 4 or states.shape[2] != 1:
+                if states is None or states.ndim != 4 or states.shape[2] != kept:
                     raise Refused("cache-layers", f"{name} keeps something else than keys and values of each token.")
-            self._like.append((layer.keys, layer.values))
+            # Not the tensors themselves: they may be a caller's, and long.
+            self._like.append((layer.keys[:1, :, :1].clone(), layer.values[:1, :, :1].clone()))
         self._buckets: dict[int, Bucket] = {}
         self._current: Bucket | None = None
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.generation.configuration_utils import GenerationMode
-from transformers.generation.utils import GenerateDecoderOnlyOutput
+from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
 from exactgraph.candidates.base import Stepper
 from exactgraph.models.cache import cache_name
@@ -50,6 +50,8 @@ def _check_call(
         raise Refused("inner-outputs", "Attentions and hidden states are not captured.")
     if config.prefill_chunk_size is not None or not config.use_cache:
         raise Refused("cache-use", "Chunked prefill and decoding without a cache run eager.")
+    if model.config.is_encoder_decoder:
+        return  # the rest is for the stepper to say
     for name, value in model_kwargs.items():
         if value is not None and name not in _FORWARD_ARGUMENTS and name != cache_name(model):
             raise Refused("model-argument", f"The model's own argument {name} is not captured.")
@@ -98,9 +100,20 @@ class DecodeLoop:
         **model_kwargs: Any,
     ) -> Any:
         """The ``custom_generate`` hook: ``input_ids`` int64 ``(batch, prompt tokens)``. Refuses before any effect."""
-        _check_call(model, input_ids, generation_config, model_kwargs, self._stepper.batches)
-        self.begun = True
         config = generation_config
+        try:
+            _check_call(model, input_ids, config, model_kwargs, self._stepper.batches)
+            if model.config.is_encoder_decoder:
+                self._stepper.serve(input_ids, model_kwargs)
+        except Refused as refused:
+            if not self.begun:
+                raise
+            # Whisper decodes window by window, all in one call, and windows before this one have had their effects.
+            self.steps.why = refused.refusal.sentence
+            return self._in_transformers_loop(
+                model, input_ids, logits_processor, stopping_criteria, generation_config=config, **model_kwargs
+            )
+        self.begun = self._captured = True
         cache = model_kwargs[cache_name(model)]
         answer = Answer(input_ids, config)
         rules = Rules(logits_processor, stopping_criteria, config, input_ids)
@@ -128,7 +141,17 @@ class DecodeLoop:
             return answer.ids
         # The class differs between versions in what it calls the cache.
         output: dict[str, Any] = {"sequences": answer.ids, "scores": answer.scores, "logits": answer.logits}
-        return GenerateDecoderOnlyOutput(**output, **{cache_name(model): cache})
+        kind = GenerateEncoderDecoderOutput if model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
+        return kind(**output, **{cache_name(model): cache})
+
+    def _in_transformers_loop(self, model: Any, input_ids: torch.Tensor, *arguments: Any, **model_kwargs: Any) -> Any:
+        """The whole decoding as transformers does it; ``input_ids`` int64 ``(sequences, prompt tokens)``."""
+        if self._streamer is not None:
+            self._streamer.put(input_ids.cpu())
+        result = type(model)._sample(model, input_ids, *arguments, streamer=self._streamer, **model_kwargs)
+        sequences = result if isinstance(result, torch.Tensor) else result.sequences
+        self.steps.eager += sequences.shape[1] - input_ids.shape[1] - 1
+        return result
 
     def _take(self, logits: torch.Tensor, answer: Answer, rules: Rules) -> bool:
         """Choose the next tokens from ``logits``, ``(batch, vocabulary)``. Returns whether all sequences are finished."""
@@ -158,6 +181,9 @@ class DecodeLoop:
             self._captured = False
             self.steps.why = self._stepper.why
         self.steps.eager += 1
+        if model.config.is_encoder_decoder:
+            logits_after: torch.Tensor = model(**self._stepper.eager_arguments(ids), return_dict=True).logits[:, -1]
+            return logits_after
         output = model(
             input_ids=token,
             position_ids=torch.full_like(token, length - 1),

@@ -18,6 +18,12 @@ class LeavingStepper(Stepper):
         self._stays = stays
         self.batches = stepper.batches
 
+    def serve(self, input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> None:
+        self._stepper.serve(input_ids, model_kwargs)
+
+    def eager_arguments(self, input_ids: torch.Tensor) -> dict[str, Any]:
+        return self._stepper.eager_arguments(input_ids)
+
     def begin(self, cache: Any) -> None:
         self._stepper.begin(cache)
 
