@@ -15,8 +15,8 @@ from exactgraph.candidates import encdec_stepper
 from exactgraph.candidates.base import Context
 from exactgraph.candidates.registry import candidate
 from exactgraph.capture import capturer_for
+from exactgraph.models import device_length
 from exactgraph.models.cache import cache_name, cache_of
-from exactgraph.models.device_length import DeviceLength
 from exactgraph.models.encdec_sample import sample_call
 from exactgraph.models.host_reads import refusing_host_reads
 from exactgraph.refusal import Refused
@@ -197,11 +197,11 @@ def test_a_graph_for_a_class_of_lengths(device: torch.device, family: str) -> No
 
 @pytest.mark.parametrize("family", ["whisper", "bart", "marian", "frames"])
 def test_the_step_of_a_class_reads_nothing_on_the_host(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unread(self: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float | None) -> torch.Tensor:
+    def unread(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, used: Any, scale: Any) -> torch.Tensor:
         """As on a GPU, where the length is not looked at."""
         return torch.nn.functional.scaled_dot_product_attention(query, keys, values, scale=scale)
 
-    monkeypatch.setattr(DeviceLength, "_emulated", unread)
+    monkeypatch.setattr(device_length, "attention_of_live", unread)
     model = make(family, torch.device("cpu"))
     with opened(model, "default") as session:
         stepper: Any = session._installation.stepper
