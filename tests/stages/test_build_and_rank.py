@@ -80,7 +80,7 @@ def test_a_refused_plan_is_a_refused_validation_with_its_sentence(place: Place) 
 
 
 def test_there_is_no_such_candidate(place: Place) -> None:
-    with pytest.raises(UserError, match=r"There is no candidate 'C999'. Known candidates: C022, .*, compile\."):
+    with pytest.raises(UserError, match=r"There is no candidate 'C999'. Known candidates: C022, .*, static-step-compile"):
         candidate("C999")
 
 

@@ -54,6 +54,12 @@ class Stepper(ABC):
         returned None and :meth:`end` gave the sequences back. Asked of steppers of encoder-decoders alone."""
         raise NotImplementedError
 
+    def receive(self, cache: Any, ids: torch.Tensor, *, own: bool) -> None:  # noqa: B027
+        """Prepare for prompts ``ids``, int64 ``(batch, tokens)``, whose prefill is about to fill ``cache``.
+
+        Where nobody but this call has the cache (``own``), a stepper may have the prefill write where its steps read.
+        """
+
     @abstractmethod
     def begin(self, cache: Any) -> None:
         """Take over the sequences whose prefill filled ``cache``, the one that ``generate`` made."""

@@ -19,7 +19,7 @@ from exactgraph.capture.graph import Function
 from exactgraph.models.cache import cache_name
 from exactgraph.models.inputs import check_inputs
 from exactgraph.models.rope import HeldRope
-from exactgraph.models.slots import SMALLEST
+from exactgraph.models.slots import SMALLEST, SlotCache
 from exactgraph.protocol.grades import TOKEN_IDENTICAL
 from exactgraph.refusal import Refused
 
@@ -50,8 +50,17 @@ class StaticStepCompile(Step):
         return Installation(forwards=rope.forwards, stepper=Lanes([lane]))
 
 
+class ZeroedSlots(SlotCache):
+    """Slots that begin as zeros: a mask takes the weight of what lies beyond the live ones, and no weight of NaN is none."""
+
+    def _buffer(self, states: torch.Tensor, capacity: int) -> torch.Tensor:
+        return super()._buffer(states, capacity).zero_()
+
+
 class CompiledLane(Lane):
     """A lane whose classes of lengths are its buckets."""
+
+    slots = ZeroedSlots
 
     def by_class(self, longest: int) -> Function:
         cache = self.cache.up_to(longest, self._position[0])

@@ -7,7 +7,8 @@ own, captured when the length is first met, up to a budget. What neither covers 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, ClassVar
 
 import torch
 
@@ -30,13 +31,15 @@ class Lane(Stepper):
     ``position``: int64 ``(batch, 1)``, the slot that the token goes to.
     """
 
+    slots: ClassVar[type[SlotCache]] = SlotCache
+
     def __init__(
         self, model: Any, rope: HeldRope, capturer: Capturer, *, reach: int, classes: Classes, budget: int, batch: int = 1
     ) -> None:
         self.batch = batch
         self.device: torch.device = model.device
         self.batches = (batch,)
-        self.cache = SlotCache(model, batch)
+        self.cache = self.slots(model, batch)
         self._model = model
         self._rope = rope
         self._capturer = capturer
@@ -54,6 +57,11 @@ class Lane(Stepper):
         self._live = DeviceLength(batch, self.device)
         self._closed: Refusal | None = None
         self._length = self._begun = 0
+
+    def receive(self, cache: Any, ids: torch.Tensor, *, own: bool) -> None:
+        if own and ids.shape[1] < self.reach:
+            with suppress(Refused):  # no room: begin() finds that too, and says so
+                self.cache.receive(cache, ids.shape[1])
 
     def begin(self, cache: Any) -> None:
         self.why = None

@@ -74,8 +74,11 @@ class Lanes(Stepper):
     def why(self) -> str | None:  # type: ignore[override]
         return self._lane.why
 
+    def receive(self, cache: Any, ids: torch.Tensor, *, own: bool) -> None:
+        self._lane = self._lanes[ids.shape[0]]
+        self._lane.receive(cache, ids, own=own)
+
     def begin(self, cache: Any) -> None:
-        self._lane = self._lanes[cache.layers[0].keys.shape[0]]
         self._lane.begin(cache)
 
     def feed(self, token: torch.Tensor) -> None:

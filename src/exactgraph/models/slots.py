@@ -109,6 +109,38 @@ class ClassLayer(Layer):
     get_max_cache_shape = get_max_length
 
 
+class PrefillLayer(DynamicLayer):
+    """Eager's layer while a prompt passes through: what it would keep goes straight to ``keys_slots`` and ``values_slots``.
+
+    Attention of the prompt gets what eager's layer gives it, which lives no longer than that.
+    """
+
+    def __init__(self, keys_slots: torch.Tensor, values_slots: torch.Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._slots = keys_slots, values_slots
+        self._length = 0
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._length:
+            self.keys, self.values = self.states()
+        keys, values = super().update(key_states, value_states, *args, **kwargs)
+        self._length = keys.shape[2]
+        for slots, states in zip(self._slots, (keys, values), strict=True):
+            slots[:, :, : self._length].copy_(states)
+        self.lazy_initialization(key_states, value_states)
+        return keys, values
+
+    def get_seq_length(self) -> int:
+        return self._length
+
+    def states(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values so far, as views of the slots."""
+        keys, values = (slots[:, :, : self._length] for slots in self._slots)
+        return keys, values
+
+
 @dataclass(frozen=True)
 class Bucket:
     """Keys and values of all layers, ``capacity`` tokens each."""
@@ -189,10 +221,22 @@ class SlotCache:
         parts = zip(bucket.keys, bucket.values, self._windows, strict=True)
         return Cache(layers=[ClassLayer(keys, values, longest, slot, window is not None) for keys, values, window in parts])
 
+    def receive(self, cache: Any, tokens: int) -> None:
+        """Have a prompt of ``tokens`` tokens written into the slots by its own prefill. ``cache``: empty, and nobody else's.
+
+        Layers that slide keep to their own ways. Raises ``Refused`` where there is no room.
+        """
+        if self.window is None:
+            bucket = self.bucket(tokens)
+            layers = [PrefillLayer(keys, values) for keys, values in zip(bucket.keys, bucket.values, strict=True)]
+            cache.layers[:] = layers
+
     def load(self, cache: Any) -> int:
-        """Copy the sequence in ``cache`` into the slots and return its length in tokens."""
+        """Copy the sequence in ``cache`` into the slots, where it is not there yet, and return its length in tokens."""
         length = int(cache.get_seq_length())
         bucket = self._current = self.bucket(length)
+        if isinstance(cache.layers[0], PrefillLayer):
+            return length
         for layer, keys, values in zip(cache.layers, bucket.keys, bucket.values, strict=True):
             # A layer that slides has kept the last tokens alone.
             kept = slice(length - layer.keys.shape[2], length)
@@ -210,6 +254,11 @@ class SlotCache:
 
     def unload(self, cache: Any, begun: int, length: int) -> None:
         """Append the tokens ``begun`` to ``length`` to ``cache`` by its own means, in memory of its own."""
+        for index, layer in enumerate(cache.layers):
+            if isinstance(layer, PrefillLayer):
+                plain = DynamicLayer()
+                plain.update(*layer.states())
+                cache.layers[index] = plain
         if length == begun:
             return
         bucket = self._current

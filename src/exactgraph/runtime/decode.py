@@ -120,6 +120,7 @@ class DecodeLoop:
 
         if self._streamer is not None:
             self._streamer.put(input_ids.cpu())
+        self._stepper.receive(cache, input_ids, own=not self._keeps_cache)
         logits = model._prefill(input_ids, config, model_kwargs, is_first_iteration=True).logits[:, -1]
         self._stepper.begin(cache)
         with model._optimize_model_for_decode():

@@ -24,6 +24,9 @@ class LeavingStepper(Stepper):
     def eager_arguments(self, input_ids: torch.Tensor) -> dict[str, Any]:
         return self._stepper.eager_arguments(input_ids)
 
+    def receive(self, cache: Any, ids: torch.Tensor, *, own: bool) -> None:
+        self._stepper.receive(cache, ids, own=own)
+
     def begin(self, cache: Any) -> None:
         self._stepper.begin(cache)
 
