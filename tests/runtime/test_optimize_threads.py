@@ -103,7 +103,7 @@ def test_an_interrupt_leaves_the_model_usable(llama: Any, install: Install, name
 def test_what_an_interrupted_clean_up_left_is_taken_away(llama: Any, install: Install) -> None:
     ids = prompt(llama.device, 12)
     with install("C022") as session:
-        session._attach()
+        session._stand_ins.attach()
         got = ask(llama.generate, ids)
         assert session.last is not None
         assert session.last.refusal is None
@@ -239,7 +239,7 @@ def test_closing_gives_back_all_memory(llama: Any, install: Install, name: str) 
     before = torch.cuda.memory_allocated() if cuda else 0
     session = install(name)
     ask(llama.generate, ids)
-    kept = [weakref.ref(session._installation), *map(weakref.ref, session._stand_ins.values())]
+    kept = [weakref.ref(session._installation), *map(weakref.ref, session._stand_ins.of.values())]
     session.close()
     gc.collect()
     assert not any(reference() for reference in kept)

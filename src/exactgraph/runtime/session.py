@@ -11,8 +11,6 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +23,7 @@ from exactgraph.runtime.decode import DecodeLoop, Steps
 from exactgraph.runtime.fitness import unfit
 from exactgraph.runtime.guard import Guard, around
 from exactgraph.runtime.leaving import LeavingStepper
-from exactgraph.runtime.stand_in import Caller, StandIn, caller
+from exactgraph.runtime.stand_in import StandIns, caller
 from exactgraph.runtime.user_code import given_user_code, watched
 
 _log = logging.getLogger(__name__)
@@ -66,15 +64,12 @@ class Session:
         self._attention = attention
         self._lock = threading.RLock()
         self._process = os.getpid()
-        self._running: Caller | None = None
         self._eager = model.generate
         self._signature = inspect.signature(model.generate)
         with preferred(attention):
             self._installation = candidate.install(model, decisions, context)
-        self._stand_ins = {
-            module: StandIn(module, forward, lambda: self._running) for module, forward in self._installation.forwards.items()
-        }
-        self._guard: Guard | None = Guard(model, self._stand_ins)
+        self._stand_ins = StandIns(self._installation.forwards)
+        self._guard: Guard | None = Guard(model, self._stand_ins.of)
         model.generate = self.generate
         # Copying and pickling ask the instance first. A copy must not generate through this session.
         vars(model)["__reduce_ex__"] = self._reduced
@@ -88,7 +83,7 @@ class Session:
 
     def close(self) -> None:
         """Give back the untouched model, and let go of everything that was captured. Waits for a call in another thread."""
-        if self._running == caller():
+        if self._stand_ins.running == caller():
             raise Refused(
                 "running", "A session cannot be closed from inside its own call: close it when generate has returned."
             )
@@ -102,8 +97,8 @@ class Session:
         self._guard = None
         for name in ("generate", "__reduce_ex__"):
             del vars(self.model)[name]
-        self._detach()
-        self._stand_ins = {}
+        self._stand_ins.detach()
+        self._stand_ins = StandIns({})
         self._installation = Installation()
 
     def __enter__(self) -> Session:
@@ -132,12 +127,12 @@ class Session:
             # Without the lock: the thread that held it may not exist in this process.
             return self._fall_back(_FORKED, named)
         with self._lock:
-            if self._running is not None:
-                with self._detached():
+            if self._stand_ins.running is not None:
+                with self._stand_ins.detached():
                     return self._fall_back(_NESTED, named)
             self.last = None
             # What an interrupt left behind in the middle of cleaning up.
-            self._detach()
+            self._stand_ins.detach()
             refusal = _CLOSED if self._guard is None else self._guard.refusal()
             if refusal is not None:
                 return self._fall_back(refusal, named)
@@ -155,7 +150,7 @@ class Session:
             return self._fall_back(refusal, kwargs)
         left: list[Refusal] = []
         arguments = {**watched(kwargs, lambda: self._stays(left)), **self._installation.arguments}
-        with self._attached():
+        with self._stand_ins.attached():
             result = self.eager(**arguments)
         self._count_call(left, None)
         return result
@@ -172,7 +167,7 @@ class Session:
         given = any(kwargs.get(name) is not None for name in CACHE_NAMES)
         loop = DecodeLoop(stepper, kwargs.get("streamer"), keeps_cache=given)
         try:
-            with self._attached():
+            with self._stand_ins.attached():
                 # transformers does not pass the streamer on to the hook, and would feed it the prompt before the loop had a
                 # chance to refuse: the loop has it from here.
                 result = self.eager(**{**kwargs, "custom_generate": loop, "streamer": None})
@@ -193,7 +188,7 @@ class Session:
             left.append(refusal)
         if left:
             # Stand-ins for single modules keep nothing from step to step, so a call goes on without them at any of them.
-            self._detach()
+            self._stand_ins.detach()
         return not left
 
     def _count_call(self, left: list[Refusal], steps: Steps | None) -> None:
@@ -224,33 +219,3 @@ class Session:
         constructor, arguments, state, *rest = kind.__reduce_ex__(self.model, protocol)
         ours = ("generate", "__reduce_ex__", "exactgraph")
         return constructor, arguments, {name: value for name, value in state.items() if name not in ours}, *rest
-
-    @contextmanager
-    def _attached(self) -> Iterator[None]:
-        """The stand-in forwards at work in the block."""
-        try:
-            self._running = caller()
-            self._attach()
-            yield
-        finally:
-            self._running = None
-            self._detach()
-
-    @contextmanager
-    def _detached(self) -> Iterator[None]:
-        """The untouched model in the block, inside a call that goes on afterwards."""
-        self._detach()
-        try:
-            yield
-        finally:
-            self._attach()
-
-    def _attach(self) -> None:
-        for module, stand_in in self._stand_ins.items():
-            module.forward = stand_in
-
-    def _detach(self) -> None:
-        for module, stand_in in self._stand_ins.items():
-            # The user's own code may have put another forward there.
-            if vars(module).get("forward") is stand_in:
-                del module.forward
