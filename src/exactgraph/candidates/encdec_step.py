@@ -86,13 +86,12 @@ def _found(model: Any, stepper: EncDecStepper, place: Place, reach: int, longest
     classes = find_classes(stepper.shapes, reach, model.device)
     if not classes:
         raise Refused("attention-bits", "Attention at a length on the device differs from eager's in its bits.")
+    generator = torch.Generator(model.device).manual_seed(0)
     for first, last in classes:
         for length in (first, min(last, longest)):
             if not first <= length <= longest:
                 continue
-            bucket = place.slots.bucket(length)
-            for states in (*bucket.keys, *bucket.values):
-                states.normal_()[:, :, length:] = torch.nan
+            place.slots.bucket(length).rehearse(length, generator)
             by_class = stepper.try_at(place, stepper.by_class(place, last), length)
             if not torch.equal(by_class, stepper.try_at(place, stepper.alone(place, length), length)):
                 raise Refused("class-bits", f"A step to {length} tokens differs where its length is read on the device.")

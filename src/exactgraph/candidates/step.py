@@ -138,15 +138,12 @@ def _check_steps(lane: Lane, longest: int) -> None:
 
     Raises ``Refused`` (``class-bits``) where the logits of a class differ from those of a length alone.
     """
-    # One of its own: a program's random numbers stay what they are.
     generator = torch.Generator(lane.device).manual_seed(0)
     for first, last in lane.classes:
         if first > longest:
             return
         for length in (first, min(last, longest)):
-            bucket = lane.cache.bucket(length)
-            for states in (*bucket.keys, *bucket.values):
-                states.normal_(generator=generator)[:, :, length:] = torch.nan
+            lane.cache.bucket(length).rehearse(length, generator)
             if not torch.equal(lane.try_at(lane.by_class(last), length), lane.try_at(lane.alone(length), length)):
                 raise Refused("class-bits", f"A step to {length} tokens differs where its length is read on the device.")
 

@@ -149,6 +149,14 @@ class Bucket:
     keys: list[torch.Tensor]
     values: list[torch.Tensor]
 
+    def rehearse(self, length: int, generator: torch.Generator) -> None:
+        """Random states in the first ``length`` slots and NaN beyond, which shows in whatever reads it.
+
+        ``generator``: one of its own, so that a program's random numbers stay what they are.
+        """
+        for states in (*self.keys, *self.values):
+            states.normal_(generator=generator)[:, :, length:] = torch.nan
+
 
 class SlotCache:
     """The buckets of ``batch`` sequences of equal length.
