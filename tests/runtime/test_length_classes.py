@@ -13,6 +13,7 @@ from runtime_outputs import ask, assert_same, assert_same_bits, assert_same_cach
 from sessions import open_session, planned
 from transformers import DynamicCache, LogitsProcessorList, StoppingCriteriaList
 
+from exactgraph.candidates import lane as lane_room
 from exactgraph.candidates.base import Context
 from exactgraph.candidates.length_classes import find_classes
 from exactgraph.candidates.registry import candidate
@@ -294,6 +295,21 @@ def test_a_conversation_on_the_callers_own_cache(device: torch.device, attention
         assert_same_cache(ours, eagers)
         assert session.steps.captured == 3 * (19 + 3)
         assert not session.fallbacks
+
+
+def test_no_room_to_try_a_class(device: torch.device, attention: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_llama(device)
+    with opened(model, attention) as session:
+
+        def full(*arguments: Any) -> bool:
+            raise torch.cuda.OutOfMemoryError("no room")
+
+        monkeypatch.setattr(lane_room, "holds", full)
+        ids = prompt(device, 12)
+        for _ in range(2):
+            assert_same(ask(model.generate, ids, 8), ask(session.eager, ids, 8))
+            assert steps_of(session) == (0, 7)
+        assert "ran out of GPU memory" in str(session.steps.why)
 
 
 def test_a_prompt_goes_straight_into_the_slots(device: torch.device, attention: str, monkeypatch: pytest.MonkeyPatch) -> None:

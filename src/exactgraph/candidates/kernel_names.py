@@ -23,12 +23,18 @@ _LEFT_OUT = ("flash", "fmha", "attention", "catarray", "copy", "memcpy", "memset
 
 def compare_kernels(model: Any, batch: int, graph: Graph, length: int) -> dict[str, Any] | None:
     """``eager`` and ``graph``: how many kernels the step to ``length`` tokens has; ``compared``: those compared, with the
-    ``digest`` of eager's names; ``first_difference``: None, or index, eager's name and the graph's. None without a GPU.
+    ``digest`` of eager's names; ``first_difference``: None, or index, eager's name and the graph's. ``failed`` where nothing
+    could be recorded, which says nothing about the step. None without a GPU.
     """
     if model.device.type != "cuda":
         return None
-    ours = _kernels(graph.replay, model.device)
-    eager = _kernels(_eager_step(model, batch, length), model.device)
+    try:
+        ours = _kernels(graph.replay, model.device)
+        eager = _kernels(_eager_step(model, batch, length), model.device)
+    except RuntimeError as error:
+        return {"length": length, "failed": str(error)}
+    if not ours or not eager:
+        return {"length": length, "failed": "the profiler recorded no kernels"}
     kept, kept_by_graph = (
         [name for name in names if not any(word in name.lower() for word in _LEFT_OUT)] for names in (eager, ours)
     )

@@ -134,11 +134,15 @@ class Lane(Stepper):
         try:
             with masks_as_in_eager():
                 graph = self._capturer.capture(self.by_class(key[1]) if key in self.classes else self.alone(length))
+            held = key not in self.classes or holds(self.shapes, *key, self.device)
+        except torch.cuda.OutOfMemoryError as error:
+            self._closed = Refusal("capture-out-of-memory", f"Trying a graph ran out of GPU memory: {error}")
+            raise Refused(self._closed.reason, self._closed.sentence) from error
         except Refused as refused:
             # There is no room for another one. It is not asked for again at every step.
             self._closed = refused.refusal
             raise
-        if key in self.classes and not holds(self.shapes, *key, self.device):
+        if not held:
             # Planned under another backend, or a library that decides anew in each process.
             self.classes = [found for found in self.classes if found != key]
             return self.capture(length)
