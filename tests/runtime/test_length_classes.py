@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from exactgraph.models.device_length import Shape
 from exactgraph.models.slots import SlotCache
 from exactgraph.refusal import Refused
 from exactgraph.runtime.attention import pinned
+from exactgraph.runtime.handle import Handle, Plan
 from exactgraph.runtime.session import Session
 
 Install = Callable[..., Session]
@@ -148,6 +150,9 @@ def test_beyond_its_reach_a_sequence_goes_on_in_eager(device: torch.device, atte
             captured = max(0, 40 - tokens)
             assert steps_of(session) == (captured, 49 - captured)
         assert session.steps.why == "Steps are captured up to 40 tokens, and this one is to 61."
+        handle = Handle(Path(), "llama", "", Plan("step", "", "", {}), session, capturer_for(device), 0.0)
+        assert handle.last == f"through step: 0 graph steps, 49 eager ({session.steps.why})"
+        assert handle.counters["eager_steps_why"] == session.steps.why
 
 
 def test_no_room_for_the_next_bucket(device: torch.device, attention: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,19 +45,24 @@ class Handle:
         if call.refusal is not None:
             return f"eager ({call.refusal.reason}): {call.refusal.sentence}"
         steps = call.steps
-        return f"through {self.plan.candidate}" + (f": {steps.captured} graph steps, {steps.eager} eager" if steps else "")
+        if steps is None:
+            return f"through {self.plan.candidate}"
+        why = f" ({steps.why})" if steps.eager else ""
+        return f"through {self.plan.candidate}: {steps.captured} graph steps, {steps.eager} eager{why}"
 
     @property
     def counters(self) -> dict[str, Any]:
         """Calls and decode steps since installation, and what capture took: graphs, seconds, bytes of GPU memory.
 
-        Steps are counted where our loop runs (``step``); the eager calls by the sentence that says why.
+        Steps are counted where our loop runs (``step``), with the sentence that says why the last eager ones did; the eager
+        calls by theirs.
         """
         return {
             "calls": self.session.served,
             "eager_calls": {refusal.sentence: count for refusal, count in self.session.fallbacks.items()},
             "graph_steps": self.session.steps.captured,
             "eager_steps": self.session.steps.eager,
+            "eager_steps_why": self.session.steps.why,
             "captures": self.capturer.graphs,
             "capture_seconds": round(self.capturer.seconds, 3),
             "bytes": self.capturer.bytes,
