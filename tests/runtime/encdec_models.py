@@ -20,6 +20,8 @@ from transformers import (
 )
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
+from exactgraph.models.cache import cache_name, cache_of
+
 VOCABULARY = 400
 FRAMES = 40
 _SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 3}
@@ -45,7 +47,10 @@ class FramesConfig(WhisperConfig):
 
 
 class FramesModel(PreTrainedModel, GenerationMixin):
-    """Raw frames ``(batch, frames, 8)`` and a style to event tokens: a Whisper inside, a head with a name of its own."""
+    """Raw frames ``(batch, frames, 8)`` and a style to event tokens: a Whisper inside, a head with a name of its own.
+
+    Written for every transformers: it takes the cache by the new name and by the old one.
+    """
 
     config_class = FramesConfig
     main_input_name = "frames"
@@ -59,6 +64,7 @@ class FramesModel(PreTrainedModel, GenerationMixin):
         self.styles = nn.Embedding(4, config.d_model)
         self.backbone = WhisperModel(config)
         self.events = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self._cache_name = cache_name(self.backbone)
         self.post_init()
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> Any:
@@ -70,6 +76,7 @@ class FramesModel(PreTrainedModel, GenerationMixin):
         decoder_input_ids: torch.Tensor | None = None,
         encoder_outputs: Any = None,
         cache: Any = None,
+        past_key_values: Any = None,
         use_cache: bool | None = None,
         style: torch.Tensor | None = None,
         **kwargs: Any,
@@ -77,13 +84,14 @@ class FramesModel(PreTrainedModel, GenerationMixin):
         if encoder_outputs is None:
             encoder_outputs = self.get_encoder()(frames)
         kwargs.pop("return_dict", None)
+        kwargs[self._cache_name] = past_key_values if cache is None else cache
         output = self.backbone(
-            decoder_input_ids=decoder_input_ids, encoder_outputs=encoder_outputs, cache=cache, use_cache=use_cache, **kwargs
+            decoder_input_ids=decoder_input_ids, encoder_outputs=encoder_outputs, use_cache=use_cache, **kwargs
         )
         hidden = output.last_hidden_state
         if style is not None:
             hidden = hidden + self.styles(style)[:, None]
-        return Seq2SeqLMOutput(logits=self.events(hidden), cache=output.cache)
+        return Seq2SeqLMOutput(logits=self.events(hidden), **{self._cache_name: cache_of(output)})
 
 
 class _FramesEncoder:
