@@ -240,6 +240,9 @@ def threads(world: World, chance: Random) -> list[Result]:
         settings: dict[str, Any] = {"max_new_tokens": 7, "do_sample": False, **_ALL}
         answers[index] = attempted(lambda: of_output(world.generate(input_ids=prompts[index], **settings)))
 
+    if world.device.type == "cuda":
+        # A thread begins on the default stream, which does not wait for the one that the model was changed on.
+        torch.cuda.synchronize()
     workers = [threading.Thread(target=work, args=(index,)) for index in (0, 1)]
     for worker in workers:
         worker.start()

@@ -31,8 +31,7 @@ def play(sequences: list[Sequence], optimised: bool) -> list[Result]:
 
 
 def _play(sequence: Sequence, optimised: bool) -> Result:
-    device = default_device()
-    world = World(sequence["family"], device, "flash" if device.type == "cuda" else "default")
+    world = World(sequence["family"], default_device())
     session: Any = None
     if optimised:
         from tests.fuzz.optimised import Optimised

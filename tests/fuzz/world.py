@@ -20,6 +20,15 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 _SMALL = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "vocab_size": 96}
 WORDS = _SMALL["vocab_size"]
+# A full window has a mask, and flash attention takes none.
+_MASKED = ("mistral-window", "gemma2")
+
+
+def pin_for(family: str, device: torch.device) -> str:
+    """The attention backend that a baseline of ``family`` on ``device`` is recorded under."""
+    if device.type != "cuda":
+        return "default"
+    return "math" if family in _MASKED else "flash"
 
 
 class World:
@@ -29,11 +38,11 @@ class World:
     itself. ``note`` is called after every call of ``generate``.
     """
 
-    def __init__(self, family: str, device: torch.device, pin: str) -> None:
+    def __init__(self, family: str, device: torch.device) -> None:
         name, changes = _FAMILIES[family]
         self.model = make_of(name, device, **{**_SMALL, **changes})
         self.device = device
-        self.pin = pin
+        self.pin = pin_for(family, device)
         self.adapted: Any = None
         self.undo = ExitStack()
         self.note: Callable[[], None] = lambda: None
@@ -57,6 +66,6 @@ class World:
         return logits
 
     def prompt(self, tokens: int, seed: int, rows: int = 1) -> torch.Tensor:
-        """Token IDs ``(rows, tokens)`` on the model's device of this moment."""
-        generator = torch.Generator().manual_seed(seed)
-        return torch.randint(2, WORDS, (rows, tokens), generator=generator).to(self.model.device)
+        """Token IDs ``(rows, tokens)`` on the model's device of this moment; a default device is for the model's calls."""
+        generator = torch.Generator("cpu").manual_seed(seed)
+        return torch.randint(2, WORDS, (rows, tokens), generator=generator, device="cpu").to(self.model.device)

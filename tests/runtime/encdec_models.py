@@ -20,6 +20,8 @@ from transformers import (
 )
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
+from exactgraph.models.cache import cache_name, cache_of
+
 VOCABULARY = 400
 FRAMES = 40
 _SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 3}
@@ -39,13 +41,26 @@ _WIDE: dict[str, Any] = {
 }
 _BART = {**_WIDE, "init_std": 0.06, "max_position_embeddings": 512, "forced_eos_token_id": None, "forced_bos_token_id": None}
 
+# T5 has no positions but the bias. Answers that hung on the last token alone would fall into a short cycle, so the tokens
+# before it weigh more here, by where they are.
+_T5_SCALES = {
+    "relative_attention_bias": 12,
+    "SelfAttention.o": 36,
+    "EncDecAttention.o": 1.2,
+    ".v.weight": 12,
+    ".wo.weight": 12,
+}
+
 
 class FramesConfig(WhisperConfig):
     model_type = "frames-for-tests"
 
 
 class FramesModel(PreTrainedModel, GenerationMixin):
-    """Raw frames ``(batch, frames, 8)`` and a style to event tokens: a Whisper inside, a head with a name of its own."""
+    """Raw frames ``(batch, frames, 8)`` and a style to event tokens: a Whisper inside, a head with a name of its own.
+
+    Written for every transformers: it takes the cache by the new name and by the old one.
+    """
 
     config_class = FramesConfig
     main_input_name = "frames"
@@ -59,6 +74,7 @@ class FramesModel(PreTrainedModel, GenerationMixin):
         self.styles = nn.Embedding(4, config.d_model)
         self.backbone = WhisperModel(config)
         self.events = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self._cache_name = cache_name(self.backbone)
         self.post_init()
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> Any:
@@ -70,6 +86,7 @@ class FramesModel(PreTrainedModel, GenerationMixin):
         decoder_input_ids: torch.Tensor | None = None,
         encoder_outputs: Any = None,
         cache: Any = None,
+        past_key_values: Any = None,
         use_cache: bool | None = None,
         style: torch.Tensor | None = None,
         **kwargs: Any,
@@ -77,13 +94,14 @@ class FramesModel(PreTrainedModel, GenerationMixin):
         if encoder_outputs is None:
             encoder_outputs = self.get_encoder()(frames)
         kwargs.pop("return_dict", None)
+        kwargs[self._cache_name] = past_key_values if cache is None else cache
         output = self.backbone(
-            decoder_input_ids=decoder_input_ids, encoder_outputs=encoder_outputs, cache=cache, use_cache=use_cache, **kwargs
+            decoder_input_ids=decoder_input_ids, encoder_outputs=encoder_outputs, use_cache=use_cache, **kwargs
         )
         hidden = output.last_hidden_state
         if style is not None:
             hidden = hidden + self.styles(style)[:, None]
-        return Seq2SeqLMOutput(logits=self.events(hidden), cache=output.cache)
+        return Seq2SeqLMOutput(logits=self.events(hidden), **{self._cache_name: cache_of(output)})
 
 
 class _FramesEncoder:
@@ -109,7 +127,7 @@ def make(family: str, device: torch.device, **changes: Any) -> Any:
     if family == "whisper":
         model: Any = WhisperForConditionalGeneration(WhisperConfig(**{**_whisper_sizes(), **changes}))
     elif family == "frames":
-        model = FramesModel(FramesConfig(**{**_whisper_sizes(), "init_std": 0.5, **changes}))
+        model = FramesModel(FramesConfig(**{**_whisper_sizes(), "init_std": 0.6, **changes}))
     elif family == "t5":
         sizes = {"d_model": 64, "d_kv": 32, "d_ff": 96, "num_layers": 3, "num_heads": 2}
         shared = {"vocab_size": VOCABULARY, "tie_word_embeddings": False, "initializer_factor": 4.0, **_SPECIAL}
@@ -119,8 +137,6 @@ def make(family: str, device: torch.device, **changes: Any) -> Any:
     else:
         assert family == "marian", family
         model = MarianMTModel(MarianConfig(**{**_BART, "init_std": 0.03, **changes}))
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    model = model.to(device=device, dtype=dtype).eval()
     with torch.no_grad():
         # Norms and biases begin as ones and zeros, and one that was forgotten would not show.
         for parameter in model.parameters():
@@ -128,11 +144,11 @@ def make(family: str, device: torch.device, **changes: Any) -> Any:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
         if family == "t5":
             for name, parameter in model.named_parameters():
-                if name.endswith((".v.weight", ".o.weight", ".wo.weight")):
-                    parameter.mul_(12)
+                parameter.mul_(next((by for part, by in _T5_SCALES.items() if part in name), 1))
     model.generation_config.eos_token_id = None
     model.generation_config.max_length = None
-    return model
+    # All drawn on the CPU: the weights are the same on every device, but for their precision.
+    return model.to(device=device, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32).eval()
 
 
 FAMILIES = ("whisper", "t5", "bart", "marian", "frames")

@@ -37,7 +37,7 @@ class _Constants(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if function is torch.tensor and type(args[0]) in (bool, int, float):
-            kwargs = {"dtype": torch.tensor(args[0]).dtype, **kwargs}
+            kwargs = {"dtype": torch.tensor(args[0], device="cpu").dtype, **kwargs}
             return torch.full((), args[0], **kwargs)
         return function(*args, **kwargs)
 

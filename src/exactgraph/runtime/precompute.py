@@ -22,6 +22,9 @@ from exactgraph.refusal import UserError
 Inputs = dict[str, Any]
 Encoder = Callable[[Inputs], torch.Tensor]
 
+# The method with which ``generate`` calls the encoder, since 5.2x and before; both take and give the same.
+_ENCODES = ("_maybe_prepare_encoder_kwargs_for_generation", "_prepare_encoder_decoder_kwargs_for_generation")
+
 
 class Precomputed(Sequence[BaseModelOutput]):
     """The output for each window, for ``generate(encoder_outputs=…)``: hidden states ``(1, positions, hidden)``.
@@ -81,7 +84,8 @@ def precompute(
 def encode_as_generate(model: Any, inputs: Inputs) -> torch.Tensor:
     """Hidden states ``(windows, positions, hidden)`` from the call of the encoder that ``generate`` would make."""
     tensor, name, arguments = model._prepare_model_inputs(None, None, dict(inputs))
-    prepared = model._maybe_prepare_encoder_kwargs_for_generation(tensor, arguments, name, model.generation_config)
+    encode = next(getattr(model, method) for method in _ENCODES if hasattr(model, method))
+    prepared = encode(tensor, arguments, name, model.generation_config)
     states: torch.Tensor = prepared["encoder_outputs"][0]
     return states
 
