@@ -73,6 +73,7 @@ def configuration(predicate: dict[str, Any]) -> str:
         "long_run": sets["long"]["new_tokens"],
         "step_lengths": whole["step_lengths"],
     }
+    batches = whole.get("batches", [1])
     model = {"source": source, "task": whole["task"]} if "task" in whole else source
     entries: dict[str, Any] = {
         "models": [model],
@@ -81,10 +82,10 @@ def configuration(predicate: dict[str, Any]) -> str:
     }
     if rehearsal(predicate):
         prompts = len(sets["heldout"]["prompts"])
-        entries |= {"protocol": {"baselines": whole["baselines"]}}
+        entries |= {"protocol": {"baselines": whole["baselines"], "batches": batches}}
         entries |= {"rehearsal": {"model": model, "prompts": prompts, **lengths}}
     else:
-        lengths |= {"timed": whole["timed"], "baselines": whole["baselines"]}
+        lengths |= {"timed": whole["timed"], "baselines": whole["baselines"], "batches": batches}
         entries |= {"precision": whole["dtype"], "protocol": lengths}
     return "\n".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in entries.items())
 
