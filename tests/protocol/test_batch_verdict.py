@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from exactgraph.protocol.batches import batches_of, beyond_one, cut, first_of_all, judge_all
+from exactgraph.protocol.batch_verdict import first_of_all, judge_all
+from exactgraph.protocol.batches import batches_of, beyond_one, cut
 from exactgraph.protocol.compare import compare_sets
 from exactgraph.protocol.grades import BIT_IDENTICAL, TOKEN_IDENTICAL
 from exactgraph.protocol.questions import Question

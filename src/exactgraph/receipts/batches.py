@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import cycle
 from typing import Any
 
-from exactgraph.protocol.batches import Record, beyond_one, compare_batch, sequence_name
+from exactgraph.protocol.batch_verdict import Record, compare_batch
+from exactgraph.protocol.batches import beyond_one, sequence_name
 from exactgraph.protocol.compare import Comparison
 from exactgraph.protocol.verdict import EXACT, judge
 from exactgraph.receipts.evidence import Evidence, Inconsistent

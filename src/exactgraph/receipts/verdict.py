@@ -12,7 +12,7 @@ from typing import Any
 
 from exactgraph.candidates.registry import CONTROLS
 from exactgraph.canonical import digest
-from exactgraph.protocol.batches import first_of_all, judge_all
+from exactgraph.protocol.batch_verdict import first_of_all, judge_all
 from exactgraph.protocol.compare import Comparison, compare_sets
 from exactgraph.protocol.grades import TOKEN_IDENTICAL
 from exactgraph.protocol.verdict import EXACT, REJECTED

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from exactgraph.progress import Progress
-from exactgraph.protocol.batches import Record, cut
+from exactgraph.protocol.batch_verdict import Record
+from exactgraph.protocol.batches import cut
 from exactgraph.protocol.questions import Question, Questions
 from exactgraph.protocol.trace import Generate, Trace
 from exactgraph.runtime.session import Session

@@ -15,7 +15,8 @@ from typing import Any
 from exactgraph.candidates.registry import candidate
 from exactgraph.canonical import digest, read_json, write_json
 from exactgraph.progress import Progress
-from exactgraph.protocol.batches import beyond_one, first_of_all, judge_all
+from exactgraph.protocol.batch_verdict import first_of_all, judge_all
+from exactgraph.protocol.batches import beyond_one
 from exactgraph.protocol.compare import compare_sets
 from exactgraph.protocol.verdict import EXACT, judge
 from exactgraph.refusal import Refused

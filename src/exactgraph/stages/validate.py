@@ -15,7 +15,8 @@ from exactgraph.candidates.base import Candidate, Context
 from exactgraph.candidates.registry import candidate
 from exactgraph.canonical import digest, write_json
 from exactgraph.progress import Progress
-from exactgraph.protocol.batches import beyond_one, judge_all
+from exactgraph.protocol.batch_verdict import judge_all
+from exactgraph.protocol.batches import beyond_one
 from exactgraph.protocol.compare import compare_sets
 from exactgraph.protocol.verdict import EXACT, judge
 from exactgraph.refusal import Refused
