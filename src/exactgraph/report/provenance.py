@@ -55,6 +55,9 @@ def protocol(predicate: dict[str, Any]) -> list[Block]:
         f"held-out prompt, {whole['timed'] or 'none'} of them timed beside eager. Token IDs decide, with no tolerance; "
         "digests of all logits grade."
     )
+    others = [str(batch) for batch in whole.get("batches", []) if batch > 1]
+    if others:
+        words += f" Batches of {', '.join(others)} are compared with eager in the same process, and not timed."
     return [
         Heading(3, "Protocol"),
         Paragraph((words,)),
