@@ -45,7 +45,7 @@ def config(*slots: str) -> dict[str, Any]:
         "candidates": ["C022", "step"],
         "precision": "auto",
         "attention_preference": ["flash"],
-        "protocol": {k: v for k, v in REHEARSED.items() if k != "prompts"} | {"timed": 1, "baselines": 3},
+        "protocol": {k: v for k, v in REHEARSED.items() if k != "prompts"} | {"timed": 1, "baselines": 3, "batches": [1]},
         "rehearsal": {"model": SOURCE, **REHEARSED},
     }
 

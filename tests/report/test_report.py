@@ -227,6 +227,15 @@ def test_so_does_that_of_a_rehearsal() -> None:
     assert protocol_for(config, "fp32", True, True) == predicate["protocol"]["whole"]
 
 
+def test_batches_are_told_and_asked_for_again() -> None:
+    receipt = rehearsal()
+    assert "Batches of" not in markdown(report([receipt]))
+    receipt["predicate"]["protocol"]["whole"]["batches"] = [1, 2, 4]
+    assert "Batches of 2, 4 are compared with eager in the same process, and not timed." in markdown(report([receipt]))
+    config = {"precision": "auto", **yaml.safe_load(configuration(receipt["predicate"]))}
+    assert protocol_for(config, "fp32", True, True)["batches"] == [1, 2, 4]
+
+
 def test_a_task_is_asked_for_again() -> None:
     predicate = rehearsal()["predicate"]
     predicate["protocol"]["whole"]["task"] = "transcribe"

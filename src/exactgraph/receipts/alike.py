@@ -92,6 +92,7 @@ class _Pair:
         counted, others = ({key: side["measured"].get(key) for key in _COUNTED} for side in (ours, theirs))
         if self._same(f"the validation of {name}", counted, others, *_COUNTED):
             self._same_traces(f"{name} at validation", ours["sets"], theirs["sets"])
+            self._same_batches(f"{name} at validation", ours, theirs)
 
     def same_confirmation(self) -> None:
         both = [
@@ -106,6 +107,13 @@ class _Pair:
                 continue
             if ours["status"] == _MATCHED or ours["control"]:
                 self._same_traces(f"{name} at confirmation", ours["sets"], theirs["sets"])
+                self._same_batches(f"{name} at confirmation", ours, theirs)
+
+    def _same_batches(self, what: str, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+        for one, other in zip(ours.get("batches", []), theirs.get("batches", []), strict=True):
+            batch = f"{what} in batches of {one['batch']}"
+            if self._same(batch, one, other, "served"):
+                self._same_traces(batch, one["candidate"], other["candidate"])
 
     def _same(self, what: str, ours: dict[str, Any], theirs: dict[str, Any], *names: str) -> bool:
         different = [name for name in names if ours[name] != theirs[name]]

@@ -108,6 +108,7 @@ def _candidate(evidence: Evidence, finding: Finding, outcome: Outcome) -> dict[s
         "comparison": finding.comparison,
         "timing": timing and {field: timing[field] for field in _TIMING_FIELDS} | {"pairs": len(timing["pairs"])},
         "measured": validation.get("measured") or {},
+        **({"batches": finding.batches} if finding.batches else {}),
         "plan": {"sha256": evidence.digests[f"candidates/{name}/plan.json"], "code": plan["code"], "status": plan["status"]},
         "validation": {
             "sha256": evidence.digests[f"candidates/{name}/validation.json"],

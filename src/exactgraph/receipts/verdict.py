@@ -12,9 +12,11 @@ from typing import Any
 
 from exactgraph.candidates.registry import CONTROLS
 from exactgraph.canonical import digest
-from exactgraph.protocol.compare import Comparison, compare_sets, first_difference
+from exactgraph.protocol.batch_verdict import first_of_all, judge_all
+from exactgraph.protocol.compare import Comparison, compare_sets
 from exactgraph.protocol.grades import TOKEN_IDENTICAL
-from exactgraph.protocol.verdict import EXACT, REJECTED, judge
+from exactgraph.protocol.verdict import EXACT, REJECTED
+from exactgraph.receipts.batches import batches_in, summary
 from exactgraph.receipts.evidence import Evidence, Inconsistent
 
 VALIDATION_SET = "heldout"
@@ -27,7 +29,8 @@ class Finding:
     """What the evidence shows of one candidate.
 
     ``validated`` is validation's status as found again; ``confirmed`` is None where confirmation did not try it, else
-    ``matched``, ``mismatch`` or ``failed``. ``faster`` is None where nothing was timed.
+    ``matched``, ``mismatch`` or ``failed``. ``faster`` is None where nothing was timed. ``batches``: what validation showed of
+    each batch beyond one, empty where none was asked.
     """
 
     candidate: str
@@ -38,6 +41,7 @@ class Finding:
     grade: str | None
     comparison: dict[str, Any] | None
     attempt: dict[str, Any] | None
+    batches: list[dict[str, Any]]
 
     @property
     def exact(self) -> bool:
@@ -55,11 +59,12 @@ def find(evidence: Evidence) -> dict[str, Finding]:
 def _find_one(evidence: Evidence, candidate: str, attempt: dict[str, Any] | None) -> Finding:
     validation = evidence.validation(candidate)
     status, comparison, reached = validation["status"], validation.get("comparison"), None
+    batches: list[dict[str, Any]] = []
     control = evidence.ranking["candidates"][candidate]["control"]
     if not validation["control"] == control == (candidate in CONTROLS):
         raise Inconsistent(f"Candidate {candidate}: the files disagree on whether it is a control.")
     if status in (EXACT, REJECTED):
-        comparison, reached = _recheck_validation(evidence, candidate)
+        comparison, reached, batches = _recheck_validation(evidence, candidate)
     faster = _recheck_timing(evidence, candidate)
     confirmed = None
     if attempt is not None:
@@ -68,11 +73,11 @@ def _find_one(evidence: Evidence, candidate: str, attempt: dict[str, Any] | None
         confirmed, confirmed_grade, attempt = _recheck_attempt(evidence, attempt)
         if confirmed == "matched" and confirmed_grade == TOKEN_IDENTICAL:
             reached = TOKEN_IDENTICAL
-    return Finding(candidate, control, status, faster, confirmed, reached, comparison, attempt)
+    return Finding(candidate, control, status, faster, confirmed, reached, comparison, attempt, batches)
 
 
-def _recheck_validation(evidence: Evidence, candidate: str) -> tuple[dict[str, Any], str | None]:
-    """The comparison to report and the grade it gives.
+def _recheck_validation(evidence: Evidence, candidate: str) -> tuple[dict[str, Any], str | None, list[dict[str, Any]]]:
+    """The comparison to report, the grade that it gives with the batches, and these.
 
     ``matches`` and ``of`` stay as recorded, since they also count timed repetitions whose tokens were compared in the
     process; differences and logits come from the recorded traces.
@@ -91,7 +96,8 @@ def _recheck_validation(evidence: Evidence, candidate: str) -> tuple[dict[str, A
     # All repetitions may match where the recorded pass differed: a candidate that varies is rejected all the same.
     if recorded["of"] < found["of"] or (recorded["matches"] != recorded["of"] and difference is None):
         raise Inconsistent(f"The counts in the validation of {candidate} do not fit its traces and differences.")
-    judged = judge(merged, evidence.plan(candidate)["claims"])
+    batches = batches_in(evidence, validation, found, f"The validation of {candidate}")
+    judged = judge_all(merged, batches, evidence.plan(candidate)["claims"])
     if (validation["status"], validation["grade"]) != (judged["status"], judged["grade"]):
         raise Inconsistent(
             f"The validation of {candidate} says {validation['status']} ({validation['grade']}); "
@@ -102,7 +108,7 @@ def _recheck_validation(evidence: Evidence, candidate: str) -> tuple[dict[str, A
     asked = found["of"] * (evidence.protocol["repetitions"] if repeated else 1)
     if judged["status"] == EXACT and recorded["of"] < asked:
         raise Inconsistent(f"The validation of {candidate} rests on {recorded['of']} comparisons, not on {asked}.")
-    return dict(merged), judged["grade"]
+    return dict(merged), judged["grade"], summary(batches)
 
 
 def _recheck_timing(evidence: Evidence, candidate: str) -> bool | None:
@@ -140,22 +146,22 @@ def _decode_rate(pairs: list[dict[str, Any]], who: str) -> float:
 def _recheck_attempt(evidence: Evidence, attempt: dict[str, Any]) -> tuple[str, str | None, dict[str, Any]]:
     """Status, grade and summary of one confirmation attempt. A match must cover everything that validation never saw."""
     candidate, status = attempt["candidate"], attempt["status"]
-    summary: dict[str, Any] = {name: attempt[name] for name in ("candidate", "control", "status", "why")}
+    told: dict[str, Any] = {name: attempt[name] for name in ("candidate", "control", "status", "why")}
     if status == "failed":
-        return status, None, summary | {"grade": None, "difference": None, "comparison": None}
+        return status, None, told | {"grade": None, "difference": None, "comparison": None}
     unseen = set(evidence.frozen["sets"]) - {VALIDATION_SET}
     found = _compare(evidence, attempt, f"the confirmation of {candidate}", unseen)
-    judged = judge(found, evidence.plan(candidate)["claims"])
+    batches = batches_in(evidence, attempt, found, f"The confirmation of {candidate}")
+    judged = judge_all(found, batches, evidence.plan(candidate)["claims"])
     shown = "matched" if judged["status"] == EXACT else "mismatch"
     if (status, attempt["grade"]) != (shown, judged["grade"]):
         raise Inconsistent(
             f"The confirmation of {candidate} says {status} ({attempt['grade']}); its traces give {shown} ({judged['grade']})."
         )
-    return (
-        status,
-        judged["grade"],
-        summary | {"grade": judged["grade"], "difference": first_difference(found), "comparison": found},
-    )
+    if batches:
+        told["batches"] = summary(batches)
+    difference = first_of_all(found, batches)
+    return status, judged["grade"], told | {"grade": judged["grade"], "difference": difference, "comparison": found}
 
 
 def _compare(evidence: Evidence, record: dict[str, Any], what: str, required: set[str]) -> Comparison:

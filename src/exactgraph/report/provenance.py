@@ -55,6 +55,9 @@ def protocol(predicate: dict[str, Any]) -> list[Block]:
         f"held-out prompt, {whole['timed'] or 'none'} of them timed beside eager. Token IDs decide, with no tolerance; "
         "digests of all logits grade."
     )
+    others = [str(batch) for batch in whole.get("batches", []) if batch > 1]
+    if others:
+        words += f" Batches of {', '.join(others)} are compared with eager in the same process, and not timed."
     return [
         Heading(3, "Protocol"),
         Paragraph((words,)),
@@ -73,6 +76,7 @@ def configuration(predicate: dict[str, Any]) -> str:
         "long_run": sets["long"]["new_tokens"],
         "step_lengths": whole["step_lengths"],
     }
+    batches = whole.get("batches", [1])
     model = {"source": source, "task": whole["task"]} if "task" in whole else source
     entries: dict[str, Any] = {
         "models": [model],
@@ -81,10 +85,10 @@ def configuration(predicate: dict[str, Any]) -> str:
     }
     if rehearsal(predicate):
         prompts = len(sets["heldout"]["prompts"])
-        entries |= {"protocol": {"baselines": whole["baselines"]}}
+        entries |= {"protocol": {"baselines": whole["baselines"], "batches": batches}}
         entries |= {"rehearsal": {"model": model, "prompts": prompts, **lengths}}
     else:
-        lengths |= {"timed": whole["timed"], "baselines": whole["baselines"]}
+        lengths |= {"timed": whole["timed"], "baselines": whole["baselines"], "batches": batches}
         entries |= {"precision": whole["dtype"], "protocol": lengths}
     return "\n".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in entries.items())
 

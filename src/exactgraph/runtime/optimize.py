@@ -23,6 +23,7 @@ from exactgraph.candidates.base import Context
 from exactgraph.candidates.registry import candidate
 from exactgraph.canonical import read_json
 from exactgraph.capture import capturer_for
+from exactgraph.protocol.batches import batches_of
 from exactgraph.refusal import Refused, UserError
 from exactgraph.runtime.choose import choose
 from exactgraph.runtime.handle import Absent, Handle, Plan
@@ -115,7 +116,9 @@ def _context(protocol: dict[str, Any], frozen: dict[str, Any], device: torch.dev
         name: max(trace["prompt_tokens"] + len(trace["tokens"]) - 1 for trace in traces)
         for name, traces in frozen["sets"].items()
     }
-    return Context(capturer_for(device), protocol["step_lengths"], longest["heldout"], max(longest.values()))
+    return Context(
+        capturer_for(device), protocol["step_lengths"], longest["heldout"], max(longest.values()), batches_of(protocol)
+    )
 
 
 def _not_optimized(error: Refused | UserError) -> NotOptimized:

@@ -15,7 +15,9 @@ from typing import Any
 from exactgraph.candidates.registry import candidate
 from exactgraph.canonical import digest, read_json, write_json
 from exactgraph.progress import Progress
-from exactgraph.protocol.compare import compare_sets, first_difference
+from exactgraph.protocol.batch_verdict import first_of_all, judge_all
+from exactgraph.protocol.batches import beyond_one
+from exactgraph.protocol.compare import compare_sets
 from exactgraph.protocol.verdict import EXACT, judge
 from exactgraph.refusal import Refused
 from exactgraph.stages.fresh import run_fresh
@@ -74,16 +76,22 @@ def attempt_fresh(folder: Path, name: str) -> Attempt:
 
 
 def traces_fresh(folder: Path, name: str) -> dict[str, list[dict[str, Any]]]:
-    """The traces of one confirmation in a fresh process. Raises ``Refused`` where the candidate did not get through."""
+    """The traces of one confirmation in a fresh process.
+
+    Raises ``Refused`` where the candidate did not get through, or left eager in a batch: those have no frozen traces.
+    """
     attempt = attempt_fresh(folder, name)
     if attempt["status"] == "failed":
         raise Refused("confirmation-failed", attempt["why"])
+    if attempt["status"] == "mismatch" and "batches" in attempt:
+        raise Refused("batch-differs", attempt["why"])
     sets: dict[str, list[dict[str, Any]]] = attempt["sets"]
     return sets
 
 
 def run_one(folder: Path, name: str, out: Path) -> None:
-    """Ask every prompt set through the candidate and compare with the baseline. Writes the attempt to ``out``."""
+    """Ask every prompt set through the candidate and compare with the baseline; then, where that is exact, the batches that
+    the protocol names, and compare with eager. Writes the attempt to ``out``."""
     place = Place(folder)
     chosen = candidate(name)
     attempt: Attempt = {
@@ -101,6 +109,7 @@ def run_one(folder: Path, name: str, out: Path) -> None:
     with open_model(place) as loaded:
         from exactgraph.protocol.trace import record_sets
         from exactgraph.runtime.session import Session
+        from exactgraph.stages.batches import ask_batches
         from exactgraph.stages.context import context_of
 
         frozen = place.frozen()
@@ -111,17 +120,21 @@ def run_one(folder: Path, name: str, out: Path) -> None:
                 Progress(f"confirm {name}", total) as progress,
             ):
                 sets = record_sets(session.generate, loaded.questions, loaded.device, progress.step)
+                comparison = compare_sets(frozen["sets"], sets)
+                batches = beyond_one(loaded.protocol)
+                if batches and judge(comparison, chosen.claims)["status"] == EXACT:
+                    attempt["batches"] = ask_batches(session, loaded.questions, batches)
         except Exception as error:
             # Whatever a candidate dies of is a result.
             attempt["why"] = f"{type(error).__name__}: {error}"
         else:
-            comparison = compare_sets(frozen["sets"], sets)
-            verdict = judge(comparison, chosen.claims)
+            records = attempt.get("batches", [])
+            verdict = judge_all(comparison, records, chosen.claims)
             attempt |= {
                 "status": "matched" if verdict["status"] == EXACT else "mismatch",
                 "grade": verdict["grade"],
                 "why": verdict["why"],
-                "difference": first_difference(comparison),
+                "difference": first_of_all(comparison, records),
                 "comparison": comparison,
                 "sets": sets,
                 "traces_digest": digest(sets),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from exactgraph.candidates.base import Context
 from exactgraph.capture import capturer_for
+from exactgraph.protocol.batches import batches_of
 from exactgraph.protocol.questions import longest
 from exactgraph.stages.loaded import Loaded
 
@@ -15,4 +16,5 @@ def context_of(loaded: Loaded) -> Context:
         budget=loaded.protocol["step_lengths"],
         validated_length=longest(loaded.questions, "heldout"),
         confirmed_length=longest(loaded.questions, *loaded.questions),
+        batches=batches_of(loaded.protocol),
     )

@@ -2,8 +2,8 @@
 
 First one recorded pass, with every step's logits; then the protocol's number of repetitions, and every run's token IDs are
 compared. Where the candidate was exact in the first pass, the last ``timed`` are timed against eager; where it was not,
-they show how often it differs. A rehearsal times nothing. Controls that are to be rejected, here or at confirmation, end with
-the first pass.
+they show how often it differs. Before those, what was exact is asked in each batch that the protocol names, beside eager. A
+rehearsal times nothing. Controls that are to be rejected, here or at confirmation, end with the first pass and its batches.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from exactgraph.candidates.base import Candidate, Context
 from exactgraph.candidates.registry import candidate
 from exactgraph.canonical import digest, write_json
 from exactgraph.progress import Progress
+from exactgraph.protocol.batch_verdict import judge_all
+from exactgraph.protocol.batches import beyond_one
 from exactgraph.protocol.compare import compare_sets
-from exactgraph.protocol.verdict import judge
+from exactgraph.protocol.verdict import EXACT, judge
 from exactgraph.refusal import Refused
 from exactgraph.stages.loaded import Loaded, open_model
 from exactgraph.stages.place import Place
@@ -61,6 +63,7 @@ def _validate(loaded: Loaded, chosen: Candidate, decisions: dict[str, Any]) -> R
     from exactgraph.protocol.timing import EagerMoved, Repetitions, summarise
     from exactgraph.protocol.trace import record_sets
     from exactgraph.runtime.session import Session
+    from exactgraph.stages.batches import ask_batches
     from exactgraph.stages.context import context_of
 
     frozen = loaded.place.frozen()
@@ -78,10 +81,15 @@ def _validate(loaded: Loaded, chosen: Candidate, decisions: dict[str, Any]) -> R
             refusal = session.served_by_eager()
             if refusal is not None:
                 return {**result, "status": "refused", "why": refusal}
-            if chosen.control and (result["status"] != "exact" or not chosen.timed):
+            batches = beyond_one(protocol)
+            if batches and result["status"] == EXACT:
+                result["batches"] = ask_batches(session, {"heldout": asked}, batches)
+                result.update(judge_all(comparison, result["batches"], chosen.claims))
+                result["measured"] = _cost(context)
+            if chosen.control and (result["status"] != EXACT or not chosen.timed):
                 return result
             repetitions = Repetitions(frozen["sets"]["heldout"], loaded.device)
-            timed = protocol["timed"] if chosen.timed and result["status"] == "exact" else 0
+            timed = protocol["timed"] if chosen.timed and result["status"] == EXACT else 0
             # Whatever need not have the GPU alone comes before: other jobs wait for this one meanwhile.
             repetitions.untimed(session.generate, asked, protocol["repetitions"] - timed)
             if timed:
@@ -93,9 +101,9 @@ def _validate(loaded: Loaded, chosen: Candidate, decisions: dict[str, Any]) -> R
                     recording = _record(loaded, session, asked[0], repetitions)
                 result["measured"] |= _profile(recording)
             result["comparison"] = repetitions.counted(comparison)
-            result.update(judge(result["comparison"], chosen.claims))
+            result.update(judge_all(result["comparison"], result.get("batches", []), chosen.claims))
             result["measured"] |= _cost(context) | _steps(session)
-            if repetitions.pairs and result["status"] == "exact":
+            if repetitions.pairs and result["status"] == EXACT:
                 result["timing"] = summarise(repetitions.pairs)
                 result["measured"] |= _share(result["measured"], result["timing"]["candidate_tok_s"])
             return result

@@ -53,7 +53,8 @@ def place(parts: Iterable[str | int]) -> str:
 def check(config: Config) -> None:
     """Refuse, with the place, what the schema cannot know.
 
-    Unknown sources and candidates, two sources of one name, and more or fewer timed runs than there can be.
+    Unknown sources and candidates, two sources of one name, more or fewer timed runs than there can be, and batches without
+    that of the baseline or of a speech model.
     """
     named: dict[str, str] = {}
     for index, entry in enumerate(config["models"]):
@@ -86,6 +87,22 @@ def check(config: Config) -> None:
         raise UserError(
             f"Configuration, protocol.timed: it must be between 1 and protocol.repetitions ({repetitions}), not {timed}."
         )
+    _check_batches(config)
+
+
+def _check_batches(config: Config) -> None:
+    batches = config["protocol"]["batches"]
+    if 1 not in batches:
+        raise UserError(
+            f"Configuration, protocol.batches: 1 must be in it, because the baseline asks one prompt at a time: [1, "
+            f"{', '.join(map(str, batches))}]."
+        )
+    for entry in [*config["models"], config["rehearsal"]["model"]]:
+        if _task(entry) == TRANSCRIBE and batches != [1]:
+            raise UserError(
+                f"Configuration, protocol.batches: {_spec(entry)!r} is a speech model, whose windows are asked one at a time: "
+                f"batches must be [1] where one is confirmed, not {batches}."
+            )
 
 
 def _spec(entry: str | Mapping[str, Any]) -> str:
@@ -154,11 +171,13 @@ def protocol_for(config: Config, precision: str, rehearsal: bool, token_ids: boo
     ``precision`` is what the slot's probe chose; a configured one replaces it, except in a rehearsal, which is always the
     same small run. Prompts are ``{"id", "text"}`` or, for ``token_ids``, ``{"id", "seeded": place in the model's own list}``.
     Where the task is to transcribe, they are windows of a recording, ``{"id", "recording", "start", "seconds"}``, or seeded.
+    Batches are named only where there are others than of one, so that the keys of all other protocols are what they were.
     """
     asked = config["rehearsal"] if rehearsal else config["protocol"]
     fixed = config["precision"]
     new_tokens = {"heldout": asked["new_tokens"], "confirm": asked["new_tokens"], "long": asked["long_run"]}
     transcribes = task == TRANSCRIBE
+    batches = sorted(config["protocol"]["batches"])
     if transcribes and not token_ids:
         new_tokens = {name: min(tokens, recordings.LONGEST_ANSWER) for name, tokens in new_tokens.items()}
     load: Callable[[str], Sequence[Mapping[str, Any]]] = recordings.windows if transcribes else prompts.load
@@ -166,6 +185,7 @@ def protocol_for(config: Config, precision: str, rehearsal: bool, token_ids: boo
         **({"task": TRANSCRIBE} if transcribes else {}),
         "dtype": precision if rehearsal or fixed == "auto" else fixed,
         "batch": 1,
+        **({} if batches == [1] else {"batches": batches}),
         "sampling": "greedy",
         "stop": "length",
         "rehearsal": rehearsal,
