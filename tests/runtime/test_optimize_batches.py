@@ -14,6 +14,7 @@ from runtime_outputs import EVERYTHING, assert_same
 import exactgraph
 from exactgraph.canonical import read_json
 from exactgraph.receipts.verify import verify
+from exactgraph.runtime.optimize import _context
 from exactgraph.stages.place import Place
 
 pytestmark = pytest.mark.skipif(
@@ -45,6 +46,11 @@ def test_the_stages_leave_a_receipt_that_verifies(confirmed: Confirmed) -> None:
     assert (comparison["matches"], comparison["of"]) == (9, 9)
     assert comparison["logits_equal"] == comparison["logits_of"] == 3 * (6 + 6 + 24)
     assert [lane["batch"] for lane in Place(confirmed.receipt.parent).plan("step")["decisions"]["lanes"]] == [1, 3]
+
+
+def test_candidates_are_told_the_same_batches_as_in_the_stages(confirmed: Confirmed) -> None:
+    place = Place(confirmed.receipt.parent)
+    assert _context(place.protocol(), place.frozen(), torch.device("cpu")).batches == (1, 3)
 
 
 @pytest.mark.parametrize(("batch", "captured"), [(1, 11), (3, 11), (2, None)])
