@@ -44,9 +44,10 @@ class Optimised:
     def reopen(self) -> None:
         """As ``restore`` and ``optimize`` of a program: whatever the model is now."""
         self.close()
-        # Whatever a plan dies of is a result of the build, and the model stays eager: flash attention takes no float32, and a
-        # default device that is not the model's takes every call away. In a model that nothing was done to, none may die.
-        with suppress(Exception):
+        # What torch refuses in a model that was tampered with is a result of the build, and the model stays eager: flash
+        # attention takes no float32, and under a default device that is not the model's no call runs. In a fresh model, as
+        # each sequence begins with, no plan may die.
+        with suppress(RuntimeError):
             self._open()
 
     def close(self) -> None:
