@@ -44,15 +44,16 @@ class Stepper(ABC):
     batches: tuple[int, ...] = (1,)
     why: str | None = None
 
-    def serve(self, input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> None:
+    def serve(self, input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> None:  # noqa: B027
         """Look at a call before anything has happened: prompts, int64 ``(batch, tokens)``, and what ``generate`` prepared for
-        ``forward``. Raises ``Refused`` where the call is not served. Asked of steppers of encoder-decoders alone."""
-        raise NotImplementedError
+        ``forward``. Raises ``Refused`` where the call is not served.
+        """
 
-    def eager_arguments(self, input_ids: torch.Tensor) -> dict[str, Any]:
+    @abstractmethod
+    def eager_arguments(self, input_ids: torch.Tensor, cache: Any) -> dict[str, Any]:
         """What ``forward`` is called with for the step after ``input_ids``, int64 ``(batch, tokens)``, once :meth:`run`
-        returned None and :meth:`end` gave the sequences back. Asked of steppers of encoder-decoders alone."""
-        raise NotImplementedError
+        returned None and :meth:`end` gave the sequences back to ``cache``.
+        """
 
     def receive(self, cache: Any, ids: torch.Tensor, *, own: bool) -> None:  # noqa: B027
         """Prepare for prompts ``ids``, int64 ``(batch, tokens)``, whose prefill is about to fill ``cache``.

@@ -16,10 +16,9 @@ from exactgraph.candidates.compiled import check_compiler
 from exactgraph.candidates.lane import Lane
 from exactgraph.candidates.step import Lanes, Step, reach_of
 from exactgraph.capture.graph import Function
-from exactgraph.models.cache import cache_name
-from exactgraph.models.inputs import check_inputs
+from exactgraph.models.inputs import check_inputs, step_arguments
 from exactgraph.models.rope import HeldRope
-from exactgraph.models.slots import SMALLEST, SlotCache
+from exactgraph.models.slots import SlotCache, bucket_spans
 from exactgraph.protocol.grades import TOKEN_IDENTICAL
 from exactgraph.refusal import Refused
 
@@ -43,10 +42,7 @@ class StaticStepCompile(Step):
         lane = CompiledLane(model, rope, context.capturer, reach=decisions["reach"], classes=[], budget=0)
         if lane.cache.window is not None:
             raise Refused("sliding-window", f"{type(model).__name__} attends to a window, which no step of fixed shape shows.")
-        first, last = 1, SMALLEST
-        while first <= lane.reach:
-            lane.classes.append((first, min(last, lane.reach)))
-            first, last = last + 1, 2 * last
+        lane.classes = list(bucket_spans(lane.reach))
         return Installation(forwards=rope.forwards, stepper=Lanes([lane]))
 
 
@@ -64,19 +60,12 @@ class CompiledLane(Lane):
 
     def by_class(self, longest: int) -> Function:
         cache = self.cache.up_to(longest, self._position[0])
+        arguments = step_arguments(self._model, self._token, self._position, cache)
         slots = torch.arange(longest, device=self._model.device)
 
         def forward() -> torch.Tensor:
-            output = self._model(
-                input_ids=self._token,
-                position_ids=self._position,
-                attention_mask=(slots <= self._position)[:, None, None],
-                use_cache=True,
-                logits_to_keep=1,
-                return_dict=True,
-                **{cache_name(self._model): cache},
-            )
-            last: torch.Tensor = output.logits[:, -1]
+            mask = (slots <= self._position)[:, None, None]
+            last: torch.Tensor = self._model(**arguments, attention_mask=mask, return_dict=True).logits[:, -1]
             return last
 
         compiled = torch.compile(forward, dynamic=False)

@@ -127,9 +127,9 @@ class EncDecStepper(Stepper):
             self._place.inputs.forget()
             self._place = None
 
-    def eager_arguments(self, input_ids: torch.Tensor) -> dict[str, Any]:
+    def eager_arguments(self, input_ids: torch.Tensor, cache: Any) -> dict[str, Any]:
         self._advance(input_ids.shape[1])
-        return prepared(self._model, input_ids, self._kwargs, self._cache)
+        return prepared(self._model, input_ids, self._kwargs, cache)
 
     def rehearse(self, ids: torch.Tensor, model_kwargs: dict[str, Any], cache: Any) -> Place:
         """The place of the step after a made-up prefill. Raises ``Refused`` where the host would have to wait in it."""

@@ -16,8 +16,8 @@ from exactgraph.candidates.base import Stepper
 from exactgraph.candidates.length_classes import Classes, holds
 from exactgraph.capture.buffers import buffer
 from exactgraph.capture.graph import Capturer, Function, Graph
-from exactgraph.models.cache import cache_name
 from exactgraph.models.device_length import AttendByLength, DeviceLength, Shape
+from exactgraph.models.inputs import step_arguments
 from exactgraph.models.masks import masks_as_in_eager
 from exactgraph.models.rope import HeldRope
 from exactgraph.models.slots import SlotCache
@@ -98,6 +98,10 @@ class Lane(Stepper):
 
     def end(self, cache: Any, length: int) -> None:
         self.cache.unload(cache, self._begun, length)
+
+    def eager_arguments(self, input_ids: torch.Tensor, cache: Any) -> dict[str, Any]:
+        token = input_ids[:, -1:]
+        return step_arguments(self._model, token, torch.full_like(token, input_ids.shape[1] - 1), cache)
 
     def _graph(self, length: int) -> Graph | None:
         """The graph for a step to ``length`` tokens, captured where it is new. None, and ``why``, without one."""
@@ -186,14 +190,7 @@ class Lane(Stepper):
 
     def _forward(self, cache: Any) -> None:
         with self._rope.held():
-            output = self._model(
-                input_ids=self._token,
-                position_ids=self._position,
-                use_cache=True,
-                logits_to_keep=1,
-                return_dict=True,
-                **{cache_name(self._model): cache},
-            )
+            output = self._model(**step_arguments(self._model, self._token, self._position, cache), return_dict=True)
         # Outputs of a graph may be overwritten by any other graph's replay; this buffer belongs to no pool.
         self._logits.copy_(output.logits[:, -1])
 

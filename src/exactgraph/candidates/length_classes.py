@@ -15,7 +15,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from exactgraph.models.device_length import DeviceLength, Shape
-from exactgraph.models.slots import SMALLEST
+from exactgraph.models.slots import SMALLEST, bucket_spans
 
 Classes = list[tuple[int, int]]
 #: Lengths of a class that a new process tries again.
@@ -29,13 +29,8 @@ def find_classes(shapes: Iterable[Shape], reach: int, device: torch.device) -> C
     Each ends at 128 times a power of two or, where such a class has lengths that differ, at some multiple of 128. Runs under
     the attention backend that eager is pinned to.
     """
-    found: Classes = []
-    first, last = 1, SMALLEST
     shapes = list(shapes)
-    while first <= reach:
-        found += _halved(shapes, first, min(last, reach), device)
-        first, last = last + 1, 2 * last
-    return found
+    return [found for first, last in bucket_spans(reach) for found in _halved(shapes, first, last, device)]
 
 
 def holds(shapes: Iterable[Shape], first: int, last: int, device: torch.device) -> bool:

@@ -93,6 +93,9 @@ class Lanes(Stepper):
     def end(self, cache: Any, length: int) -> None:
         self._lane.end(cache, length)
 
+    def eager_arguments(self, input_ids: torch.Tensor, cache: Any) -> dict[str, Any]:
+        return self._lane.eager_arguments(input_ids, cache)
+
 
 def reach_of(model: Any, context: Context) -> int:
     """The longest sequence, in tokens, that steps are captured for."""

@@ -9,24 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
+from transformers.cache_utils import Cache, DynamicLayer
 
+from exactgraph.models.slots import Layer
 from exactgraph.refusal import Refused
 
 
-class CrossLayer(CacheLayerMixin):
+class CrossLayer(Layer):
     """One layer, filled. ``keys`` and ``values``: ``(rows, heads, encoder positions, head size)``."""
-
-    is_sliding = False
-
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.keys: torch.Tensor = keys
-        self.values: torch.Tensor = values
-        self.is_initialized = True
-
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        raise RuntimeError("the cross-attention of a decode step is filled before the step")
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any

@@ -9,8 +9,10 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import torch
 from transformers.generation.utils import GenerationMixin
 
+from exactgraph.models.cache import cache_name
 from exactgraph.refusal import Refusal, Refused
 
 # Of these the loop takes the place, or takes the results for granted.
@@ -34,6 +36,17 @@ def check_inputs(model: Any) -> None:
     for name in _OF_THE_LOOP:
         if getattr(kind, name, None) is not getattr(GenerationMixin, name):
             raise Refused("own-inputs", f"{kind.__name__} has a {name} of its own, which captured steps would pass over.")
+
+
+def step_arguments(model: Any, token: torch.Tensor, position: torch.Tensor, cache: Any) -> dict[str, Any]:
+    """What ``forward`` is called with in one step: ``token`` and its ``position``, int64 ``(batch, 1)``."""
+    return {
+        "input_ids": token,
+        "position_ids": position,
+        "use_cache": True,
+        "logits_to_keep": 1,
+        cache_name(model): cache,
+    }
 
 
 def length_refusal(model: Any, length: int | None) -> Refusal | None:

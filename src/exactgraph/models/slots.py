@@ -10,6 +10,7 @@ largest, and none is made before a sequence needs it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,14 @@ SMALLEST = 128
 def bucket_of(length: int) -> int:
     """The capacity, in tokens, of the smallest bucket that holds ``length``."""
     return SMALLEST << max(0, (length - 1) // SMALLEST).bit_length()
+
+
+def bucket_spans(reach: int) -> Iterator[tuple[int, int]]:
+    """The lengths ``(first, last)`` that live in each bucket, ascending up to ``reach`` tokens."""
+    first, last = 1, SMALLEST
+    while first <= reach:
+        yield first, min(last, reach)
+        first, last = last + 1, 2 * last
 
 
 class Layer(CacheLayerMixin):

@@ -103,8 +103,7 @@ class DecodeLoop:
         config = generation_config
         try:
             _check_call(model, input_ids, config, model_kwargs, self._stepper.batches)
-            if model.config.is_encoder_decoder:
-                self._stepper.serve(input_ids, model_kwargs)
+            self._stepper.serve(input_ids, model_kwargs)
         except Refused as refused:
             if not self.begun:
                 raise
@@ -171,27 +170,15 @@ class DecodeLoop:
 
     def _next(self, model: Any, ids: torch.Tensor, cache: Any) -> torch.Tensor:
         """Logits ``(batch, vocabulary)`` after the last tokens of ``ids``."""
-        token, length = ids[:, -1:], ids.shape[1]
         if self._captured:
-            self._stepper.feed(token)
+            self._stepper.feed(ids[:, -1:])
             logits = self._stepper.run()
             if logits is not None:
                 self.steps.captured += 1
                 return logits
-            self._stepper.end(cache, length - 1)
+            self._stepper.end(cache, ids.shape[1] - 1)
             self._captured = False
             self.steps.why = self._stepper.why
         self.steps.eager += 1
-        if model.config.is_encoder_decoder:
-            logits_after: torch.Tensor = model(**self._stepper.eager_arguments(ids), return_dict=True).logits[:, -1]
-            return logits_after
-        output = model(
-            input_ids=token,
-            position_ids=torch.full_like(token, length - 1),
-            use_cache=True,
-            logits_to_keep=1,
-            return_dict=True,
-            **{cache_name(model): cache},
-        )
-        last: torch.Tensor = output.logits[:, -1]
+        last: torch.Tensor = model(**self._stepper.eager_arguments(ids, cache), return_dict=True).logits[:, -1]
         return last

@@ -21,8 +21,8 @@ class LeavingStepper(Stepper):
     def serve(self, input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> None:
         self._stepper.serve(input_ids, model_kwargs)
 
-    def eager_arguments(self, input_ids: torch.Tensor) -> dict[str, Any]:
-        return self._stepper.eager_arguments(input_ids)
+    def eager_arguments(self, input_ids: torch.Tensor, cache: Any) -> dict[str, Any]:
+        return self._stepper.eager_arguments(input_ids, cache)
 
     def receive(self, cache: Any, ids: torch.Tensor, *, own: bool) -> None:
         self._stepper.receive(cache, ids, own=own)
