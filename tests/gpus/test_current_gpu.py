@@ -12,6 +12,7 @@ import pytest
 import torch
 from runtime_models import make_llama, prompt
 from runtime_outputs import ask, assert_same, refusal_of, steps_of
+from sessions import open_session, planned
 
 from exactgraph.candidates.base import Context
 from exactgraph.candidates.registry import candidate
@@ -25,9 +26,7 @@ SERVED = ["step", "C022", "C025"]
 
 
 def opened(llama: Any, name: str) -> Session:
-    context = Context(capturer_for(llama.device), 64, 64, 128)
-    chosen = candidate(name)
-    return Session(llama, chosen, chosen.plan(llama, context), context, "flash")
+    return open_session(llama, name, Context(capturer_for(llama.device), 64, 64, 128), "flash")
 
 
 def assert_captured(session: Session) -> None:
@@ -64,8 +63,7 @@ def test_a_session_is_refused_where_another_gpu_is_current(gpus: list[torch.devi
     """Planning captures on the model's own GPU, whichever is current."""
     llama = make_llama(gpus[1])
     context = Context(capturer_for(llama.device), 64, 64, 128)
-    chosen = candidate(name)
-    decisions = chosen.plan(llama, context)
+    chosen, decisions = candidate(name), planned(llama, name, context, "flash")
     with pytest.raises(Refused, match="The current GPU is 0 and the model is on cuda:1") as caught:
         Session(llama, chosen, decisions, context, "flash")
     assert caught.value.refusal.reason == "current-device"

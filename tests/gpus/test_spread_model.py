@@ -9,6 +9,7 @@ import pytest
 import torch
 from runtime_models import make_llama, prompt
 from runtime_outputs import ask, assert_same, refusal_of
+from sessions import planned
 
 from exactgraph.candidates.base import Context
 from exactgraph.candidates.registry import candidate
@@ -29,8 +30,8 @@ SERVED = ["step", "C022"]
 def opened(llama: Any, name: str) -> Session:
     """A session on ``llama`` with what was planned for the same model on one GPU."""
     context = Context(capturer_for(llama.device), 64, 64, 128)
-    chosen = candidate(name)
-    return Session(llama, chosen, chosen.plan(make_llama(llama.device), context), context, "flash")
+    decisions = planned(make_llama(llama.device), name, context, "flash")
+    return Session(llama, candidate(name), decisions, context, "flash")
 
 
 @pytest.mark.parametrize("name", SERVED)

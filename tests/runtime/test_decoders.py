@@ -19,7 +19,8 @@ from exactgraph.models.cache import cache_of
 from exactgraph.refusal import Refused
 from exactgraph.runtime.session import Session
 
-TOKENS = 110
+#: Answers on a CPU, and on a GPU, where a length costs less.
+TOKENS, TOKENS_ON_A_GPU = 110, 320
 
 
 @pytest.fixture
@@ -36,15 +37,26 @@ def opened(model: Any, attention: str, budget: int = 512, confirmed: int = 256) 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_decoder_has_eagers_bits(device: torch.device, attention: str, family: str) -> None:
-    model = make(family, device)
-    with opened(model, attention) as session:
+    model, tokens = make(family, device), TOKENS_ON_A_GPU if device.type == "cuda" else TOKENS
+    with opened(model, attention, confirmed=384) as session:
         ids = prompt(device, 10)
-        expected = ask(session.eager, ids, TOKENS)
-        got = ask(model.generate, ids, TOKENS)
+        expected = ask(session.eager, ids, tokens)
+        got = ask(model.generate, ids, tokens)
         assert_same(got, expected)
         assert_same_cache(cache_of(got), cache_of(expected))
-        assert steps_of(session) == (TOKENS - 1, 0)
+        assert steps_of(session) == (tokens - 1, 0)
         assert len(set(got.sequences[0, 10:].tolist())) > 8, "the answers are degenerate"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", sorted({*FAMILIES} - {*WINDOWED}))
+def test_a_decoder_without_a_window_has_eagers_bits_under_flash(family: str) -> None:
+    device = torch.device("cuda", 0)
+    model = make(family, device)
+    with opened(model, "flash", budget=320, confirmed=384) as session:
+        ids = prompt(device, 10)
+        assert_same(ask(model.generate, ids, TOKENS_ON_A_GPU), ask(session.eager, ids, TOKENS_ON_A_GPU))
+        assert steps_of(session) == (TOKENS_ON_A_GPU - 1, 0)
 
 
 @pytest.mark.parametrize("family", WINDOWED)

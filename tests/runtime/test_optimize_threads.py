@@ -17,11 +17,11 @@ import pytest
 import torch
 from runtime_models import make_llama, prompt
 from runtime_outputs import ask, assert_same, assert_same_bits, attached, refusal_of
+from sessions import open_session
 from torch.utils.data import DataLoader
 from transformers import LogitsProcessorList, masking_utils
 
 from exactgraph.candidates.base import Context
-from exactgraph.candidates.registry import candidate
 from exactgraph.capture import capturer_for
 from exactgraph.models.masks import masks_as_in_eager
 from exactgraph.refusal import Refused
@@ -278,8 +278,7 @@ def test_two_models_on_one_device_at_once(device: torch.device, attention: str, 
     models = [make_llama(device), make_llama(device, num_hidden_layers=2)]
     ids, sessions = prompt(device, 12), []
     for model in models:
-        context, chosen = Context(capturer_for(device), 64, 24, 64), candidate(name)
-        sessions.append(Session(model, chosen, chosen.plan(model, context), context, attention))
+        sessions.append(open_session(model, name, Context(capturer_for(device), 64, 24, 64), attention))
     together, answers = threading.Barrier(2), {0: [], 1: []}
 
     def work(index: int) -> None:

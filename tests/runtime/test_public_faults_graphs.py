@@ -19,9 +19,10 @@ import torch
 from fresh_process import TOKENS, WRONG_FROM, spawn
 from runtime_models import make_llama, prompt
 from runtime_outputs import ask, assert_same, assert_same_bits, steps_of
+from sessions import open_session
+from sessions import planned as decided
 
 from exactgraph.candidates.base import Candidate, Context, Decisions, Installation
-from exactgraph.candidates.registry import candidate
 from exactgraph.canonical import read_json, write_json
 from exactgraph.capture import Capturer, capturer_for
 from exactgraph.environment.gpulock import Hold
@@ -34,9 +35,7 @@ CODE = "c" * 16
 
 
 def opened(model: Any, attention: str, capturer: Capturer, confirmed: int = 128, name: str = "step") -> Session:
-    context = Context(capturer, 512, 64, confirmed)
-    chosen = candidate(name)
-    return Session(model, chosen, chosen.plan(model, context), context, attention)
+    return open_session(model, name, Context(capturer, 512, 64, confirmed), attention)
 
 
 # 3: at some lengths attention is split another way
@@ -73,7 +72,7 @@ def planned(folder: Path, device: torch.device) -> Decisions:
     from exactgraph.stages.context import context_of
 
     small = fresh_process.loaded(folder, device)
-    return candidate("step").plan(small.model, context_of(small))
+    return decided(small.model, "step", context_of(small), "flash" if device.type == "cuda" else "default")
 
 
 def freeze_fresh(place: Place, device: torch.device, monkeypatch: pytest.MonkeyPatch, third: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from runtime_models import make_llama, prompt
 from runtime_outputs import ask, assert_same, refusal_of, steps_of
+from sessions import open_session
 from transformers import LlamaForCausalLM
 
 import exactgraph
@@ -94,10 +95,10 @@ def test_fault_11_the_current_gpu_is_another_one(monkeypatch: pytest.MonkeyPatch
 def test_fault_11_a_model_on_the_second_gpu(name: str) -> None:
     second = torch.device("cuda", 1)
     llama, ids = make_llama(second), prompt(second, 12)
-    context, chosen = Context(capturer_for(second), 64, 24, 64), candidate(name)
+    context = Context(capturer_for(second), 64, 24, 64)
 
     def opened() -> Session:
-        return Session(llama, chosen, chosen.plan(llama, context), context, "flash")
+        return open_session(llama, name, context, "flash")
 
     assert torch.cuda.current_device() == 0
     with pytest.raises(Refused, match="The current GPU is 0 and the model is on cuda:1"):
