@@ -133,7 +133,7 @@ def test_fault_5_three_processes_have_equal_bits_and_a_flaky_candidate_is_not_co
     monkeypatch.setattr(confirm, "attempt_fresh", lambda folder, name: confirm_fresh(place, device, name, 3))
     confirm.run(place.folder, CODE, 1)
     result = read_json(place.folder / "confirmation.json")
-    assert result["confirmed"] == "step"
+    assert result["confirmed"] == "step", result["attempts"][0]["why"]
     flaky, step = result["attempts"]
     assert (flaky["status"], flaky["difference"]["step"]) == ("mismatch", WRONG_FROM)
     assert step["sets"] == frozen["sets"]

@@ -197,3 +197,11 @@ def test_without_other_batches_nothing_is_recorded_of_any(loaded: Loaded, monkey
     found = attempt(loaded, candidate("null"), monkeypatch)
     assert found["status"] == "matched"
     assert "batches" not in found
+
+
+def test_a_candidate_that_served_no_call_is_not_confirmed(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal answers, but eager's own."""
+    loaded.model.generation_config.cache_implementation = "static"
+    found = attempt(loaded, candidate("null"), monkeypatch)
+    assert (found["status"], found["sets"]) == ("failed", {})
+    assert "A cache of fixed size" in found["why"]

@@ -120,6 +120,9 @@ def run_one(folder: Path, name: str, out: Path) -> None:
                 Progress(f"confirm {name}", total) as progress,
             ):
                 sets = record_sets(session.generate, loaded.questions, loaded.device, progress.step)
+                if not session.served:
+                    # Equal answers, but eager's own.
+                    raise Refused("served-by-eager", str(session.served_by_eager()))
                 comparison = compare_sets(frozen["sets"], sets)
                 batches = beyond_one(loaded.protocol)
                 if batches and judge(comparison, chosen.claims)["status"] == EXACT:
