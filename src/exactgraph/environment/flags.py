@@ -23,6 +23,16 @@ def flags() -> dict[str, str]:
         return {**{name: read_flag(read) for name, read in _FLAGS.items()}, **_aside}
 
 
+def settle(device: torch.device) -> None:
+    """Have torch settle its order of attention backends, which it does on a GPU when it first chooses one; costs microseconds.
+
+    Read before that, the order would seem to have been changed by somebody afterwards.
+    """
+    if device.type == "cuda":
+        row = torch.empty((1, 8, 1, 128), dtype=torch.bfloat16, device=device)
+        torch._fused_sdp_choice(row, row, row)
+
+
 @contextmanager
 def set_aside(pin: AbstractContextManager[object]) -> Iterator[None]:
     """Have ``pin``, which changes the choice of attention, in force in the block; :func:`flags` says what it was before."""

@@ -11,7 +11,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from exactgraph.environment.flags import flags
+from exactgraph.environment.flags import flags, settle
 from exactgraph.refusal import Refusal
 from exactgraph.runtime.fitness import interfered
 from exactgraph.runtime.state import Snapshot
@@ -29,20 +29,25 @@ class Guard:
         self._stand_ins = stand_ins
         self._modules = list(model.named_modules())
         self._snapshot = Snapshot(model, self._modules)
-        self._flags = flags()
         # Of then: a model that was offloaded since is on no device that could be asked.
         self._device: torch.device = model.device
+        settle(self._device)
+        self._flags = flags()
         self._stream = _stream(self._device)
 
     def refusal(self) -> Refusal | None:
         """Why captured work must not be used now, or None. Everything is looked at; under a millisecond for 24 layers."""
         # Modules that are not those of installation are for the snapshot to find.
-        refusal = around(self._device) or interfered(self._model, self._modules, self._stand_ins)
+        refusal = interfered(self._model, self._modules, self._stand_ins)
         if refusal is not None:
             return refusal
         what = self._snapshot.changed()
         if what is not None:
             return Refusal("model-changed", f"The model is not what it was at capture: {what} changed.")
+        # Only now: of a model that was moved, another device is no surprise.
+        refusal = around(self._device)
+        if refusal is not None:
+            return refusal
         now = flags()
         if now != self._flags:
             names = ", ".join(name for name, value in now.items() if value != self._flags[name])
