@@ -13,6 +13,7 @@ from test_encdec_step import ask, attention, opened  # noqa: F401
 from exactgraph.capture import capturer_for
 from exactgraph.protocol.grades import BIT_IDENTICAL, TOKEN_IDENTICAL
 from exactgraph.refusal import UserError
+from exactgraph.runtime.attention import pinned
 from exactgraph.runtime.precompute import CapturedEncoder, Precomputed, encode_as_generate, grade_of, precompute
 
 PLENTY = 1 << 30
@@ -28,7 +29,7 @@ def _windows(model: Any, count: int = 5) -> list[dict[str, torch.Tensor]]:
 def test_one_at_a_time_has_the_bits_of_generate(device: torch.device, attention: str, family: str) -> None:  # noqa: F811
     model = make(family, device)
     windows = _windows(model)
-    with opened(model, attention) as session:
+    with opened(model, attention) as session, pinned(attention):
         for encoder in (None, CapturedEncoder(model, capturer_for(device))):
             outputs = precompute(model, windows, 1, PLENTY, encoder)
             assert grade_of(model, windows, outputs, model.generate, **ASKED) == BIT_IDENTICAL
