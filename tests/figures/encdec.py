@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from encdec_guided import guided
-from encdec_part import PRECISION, Part
+from encdec_part import Part, precision_of
 from encdec_windows import encoder, windows
 from figure_parts import Figures, Result, compared, cost, say
 
@@ -25,6 +25,7 @@ from exactgraph.protocol.timing import Repetitions, summarise
 from exactgraph.protocol.trace import Trace, record_sets
 from exactgraph.refusal import Refused
 from exactgraph.runtime.attention import pinned
+from exactgraph.runtime.load import default_device
 
 SAMPLED = {
     "temperature": {"temperature": 0.8},
@@ -118,4 +119,4 @@ ORDER = (("eager", "greedy", "long", "sampled", "guided", "compiled"), ("timed",
 
 
 if __name__ == "__main__":
-    Figures(__file__, "encdec-step", PRECISION, Part, PARTS, ORDER).main()
+    Figures(__file__, "encdec-step", precision_of(default_device()), Part, PARTS, ORDER).main()

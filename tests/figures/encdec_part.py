@@ -21,7 +21,6 @@ from exactgraph.runtime.load import default_device, load_model
 from exactgraph.runtime.session import Session
 from exactgraph.sources.recordings import CUTS
 
-PRECISION = "bf16" if torch.cuda.is_available() else "fp32"
 _SHIFT = 7  # frames; the encoder hears two as one position
 
 
@@ -44,10 +43,10 @@ class Part:
         self.shared = shared
         self.device = default_device()
         self.attention = "flash" if self.device.type == "cuda" else "default"
-        self.model = load_model(folder, PRECISION, self.device)
+        self.model = load_model(folder, precision_of(self.device), self.device)
         stop_at_length(self.model)
         self.sizes = _sizes(self.model)
-        self.windows = _windows(folder, self.sizes)
+        self.windows = windows(folder, precision_of(self.device), self.sizes)
         self.asked: dict[str, list[Question]] = {"greedy": [*self.windows[: self.sizes.windows]]}
         self.context = Context(capturer_for(self.device), 512, self.sizes.tokens, self.sizes.long)
 
@@ -66,6 +65,10 @@ class Part:
         return torch.cuda.get_rng_state() if self.device.type == "cuda" else torch.get_rng_state()
 
 
+def precision_of(device: torch.device) -> str:
+    return "bf16" if device.type == "cuda" else "fp32"
+
+
 def same_bits(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
     """Whether two tensors of one dtype have one shape and the same bits."""
     return ours.shape == theirs.shape and torch.equal(*(each.contiguous().view(torch.uint8) for each in (ours, theirs)))
@@ -81,15 +84,15 @@ def _sizes(model: Any) -> Sizes:
     return Sizes(tokens=tokens, short=40, long=min(1100, positions - 8), windows=16, encoded=64, batches=(16, 64))
 
 
-def _windows(folder: Path, sizes: Sizes) -> list[Window]:
+def windows(folder: Path, precision: str, sizes: Sizes) -> list[Window]:
     """Windows of which no two are alike: those of the model's folder, and then the same ones shifted in time."""
-    stored = [window for name in CUTS for window in windows_of(folder, name, PRECISION, sizes.tokens)]
-    windows = []
+    stored = [window for name in CUTS for window in windows_of(folder, name, precision, sizes.tokens)]
+    made = []
     for index in range(max(sizes.windows, sizes.encoded)):
         window, times = stored[index % len(stored)], index // len(stored)
         assert isinstance(window, Window)
-        windows.append(_shifted(window, times * _SHIFT) if times else window)
-    return windows
+        made.append(_shifted(window, times * _SHIFT) if times else window)
+    return made
 
 
 def _shifted(window: Window, frames: int) -> Window:
