@@ -27,7 +27,7 @@ from exactgraph.refusal import Refused
 from exactgraph.runtime.attention import pinned
 from exactgraph.runtime.load import default_device
 
-SAMPLED = {
+SAMPLED: dict[str, dict[str, Any]] = {
     "temperature": {"temperature": 0.8},
     "top-k": {"top_k": 40},
     "top-p": {"top_p": 0.9, "temperature": 1.1},
@@ -84,11 +84,11 @@ def compiled(part: Part) -> Result:
 
 def timed(part: Part) -> Result:
     """Whole calls in pairs, each compared with eager's tokens of another process; a compiled step too, if all were equal."""
-    expected = read_json(part.shared / "eager.json")["sets"]["greedy"]
-    asked = part.asked["greedy"][:TIMED]
+    eager, greedy, compiled = (read_json(part.shared / f"{name}.json") for name in ("eager", "greedy", "compiled"))
+    expected, asked = eager["sets"]["greedy"], part.asked["greedy"][:TIMED]
     found = _paired(part, "encdec-step", asked, expected)
-    counts = read_json(part.shared / "compiled.json")
-    if counts.get("matches", 0) == len(expected):
+    found["eager_reproduces"] = digest(eager) == greedy.get("traces_digest")
+    if compiled.get("matches", 0) == len(expected):
         short = [first_tokens(trace, COMPILED) for trace in expected]
         found["compiled"] = _paired(part, "encdec-compile", _cut(asked), short)
     return found

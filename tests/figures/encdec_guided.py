@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from exactgraph.capture import capturer_for
-from exactgraph.guidance.device import OnDevice
+from exactgraph.guidance.device import DeviceProcessor, OnDevice
 from exactgraph.guidance.doubled import Guided, Unconditional
 from exactgraph.guidance.processors import Automaton, ClassifierFree, Condition, ConditionalTemperature, Monotonic
 from exactgraph.runtime.session import Session
@@ -67,12 +67,12 @@ class Rules:
         kinds, follows, bias = torch.arange(vocabulary, device=device) % 3, _FOLLOWS.to(device), _BIAS.to(device)
         conditions = [Condition(0.6, low), Condition(1.7, even, back=3)]
         plain_conditions = [(0.6, set(low), 1), (1.7, set(even), 3)]
-        self.on_device = {
+        self.on_device: dict[str, DeviceProcessor] = {
             "monotonic": Monotonic(first, last, resets, vocabulary, device),
             "bias": Automaton(kinds, follows, bias),
             "temperature": ConditionalTemperature(0.9, conditions, vocabulary, device),
         }
-        self.plain = {
+        self.plain: dict[str, LogitsProcessor] = {
             "monotonic": PlainMonotonic(first, last, resets),
             "bias": PlainBias(kinds, _FOLLOWS.tolist(), bias),
             "temperature": PlainTemperature(0.9, plain_conditions),
@@ -80,9 +80,11 @@ class Rules:
 
     def ways(self, case: Case, session: Session) -> dict[str, tuple[Callable[..., Any], list[LogitsProcessor]]]:
         """What answers, and its processors; the first is the reference."""
-        guided = case.guidance != "none"
-        ours = [ClassifierFree(_SCALE, "first")] * guided + [self.on_device[name] for name in case.rules]
-        plain = [ClassifierFreeGuidanceLogitsProcessor(_SCALE)] * guided + [self.plain[name] for name in case.rules]
+        ours = [self.on_device[name] for name in case.rules]
+        plain = [self.plain[name] for name in case.rules]
+        if case.guidance != "none":
+            ours.insert(0, ClassifierFree(_SCALE, "first"))
+            plain.insert(0, ClassifierFreeGuidanceLogitsProcessor(_SCALE))
         device = session.model.device
         return {
             "eager": (session.eager, plain),
@@ -106,7 +108,7 @@ def guided(part: Part) -> Result:
                 arguments = _arguments(part, case, sampled)
                 ways = rules.ways(case, session)
                 if case.ends:
-                    arguments |= _ends(part, _answer(part, *ways["eager"], arguments), arguments)
+                    arguments |= _ends(part, _answer(part, *ways["eager"], arguments))
                 answers = {way: (_answer(part, *asked, arguments), part.generator()) for way, asked in ways.items()}
                 expected, state = answers.pop("eager")
                 free = free or expected
@@ -124,9 +126,9 @@ def _arguments(part: Part, case: Case, sampled: bool) -> dict[str, Any]:
     window = part.windows[1]
     arguments = {**window.inputs(part.device), "max_new_tokens": part.sizes.short, "do_sample": sampled, "top_k": 0}
     start, *_ = window.ids
-    prompt, other, mask = ([start, 17, 40, 41, 99], [0, 0, start, 17, 60], [0, 0, 1, 1, 1])
-    prompt, other, mask = (torch.tensor([each], device=part.device) for each in (prompt, other, mask))
     if case.guidance == "padded":
+        rows = ([start, 17, 40, 41, 99], [0, 0, start, 17, 60], [0, 0, 1, 1, 1])
+        prompt, other, mask = (torch.tensor([row], device=part.device) for row in rows)
         guidance = Unconditional("first", prompt=other, mask=mask, encoded="zeros")
         return {**arguments, "decoder_input_ids": prompt, "decoder_guidance": guidance}
     if case.guidance == "same":
@@ -140,7 +142,7 @@ def _answer(part: Part, generate: Callable[..., Any], processors: Sequence[Logit
     return generate(**arguments, **everything, logits_processor=LogitsProcessorList(processors))
 
 
-def _ends(part: Part, answer: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+def _ends(part: Part, answer: Any) -> dict[str, Any]:
     """Hundreds of ids, of which the first to come in ``answer`` is one that comes late, and ends it early."""
     tokens = answer.sequences[0, -len(answer.logits) :].tolist()
     end = max(tokens[: 3 * len(tokens) // 4], key=tokens.index)
