@@ -19,6 +19,7 @@ from exactgraph.protocol.timing import synchronise
 from exactgraph.runtime.attention import pinned
 from exactgraph.runtime.precompute import CapturedEncoder, encode_as_generate, precompute
 
+_TOKENS = 64
 _REPETITIONS = 5
 _ON_DEVICE = 4 << 30  # bytes of encoder outputs
 
@@ -45,17 +46,25 @@ class _Alone:
 def windows(part: Part) -> Result:
     """In sequence and as one batch. ``sequential_matches``: windows in sequence with eager's tokens of another process."""
     expected = read_json(part.shared / "eager.json")["sets"]["greedy"]
-    inputs, batch = part.inputs(len(expected)), part.sizes.batches[0]
+    inputs, batch, tokens = part.inputs(len(expected)), part.sizes.batches[0], min(_TOKENS, part.sizes.tokens)
     script = _Alone(torch.tensor([part.windows[0].ids], device=part.device))
     part.context = replace(part.context, batches=(1, batch))
     with part.session() as session:
-        asked = Windows(part.model, script, (), {"max_new_tokens": part.sizes.tokens, "do_sample": False})
+        asked = Windows(part.model, script, (), {"max_new_tokens": tokens, "do_sample": False})
         answers = asked.sequential(inputs)
-        matches = sum(answer[0].tolist() == trace["tokens"] for answer, trace in zip(answers, expected, strict=True))
+        matches = sum(got[0].tolist() == trace["tokens"][:tokens] for got, trace in zip(answers, expected, strict=True))
         found = compare_modes(asked, inputs, batch, part.model.generation_config.pad_token_id)
         steps = {"captured_steps": session.steps.captured, "eager_steps": session.steps.eager}
         refused = [refusal.sentence for refusal in session.fallbacks]
-    return {"batch": batch, "sequential_matches": matches, **found, **steps, "refused": refused, **cost(part.context)}
+    return {
+        "batch": batch,
+        "tokens": tokens,
+        "sequential_matches": matches,
+        **found,
+        **steps,
+        "refused": refused,
+        **cost(part.context),
+    }
 
 
 def encoder(part: Part) -> Result:
