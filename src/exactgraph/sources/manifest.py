@@ -49,7 +49,7 @@ def weights_digest(files: Iterable[Path]) -> str:
     """64 hex digits that stand for every tensor in these safetensors files: name, dtype, shape and bytes.
 
     How tensors are spread over files or ordered in them does not matter. Matrices with equal bytes count once, under the
-    last of their names, so a tied output head gives the same digest whether it was stored, left out, or is in memory twice.
+    last of their names.
     """
     tensors = [tensor for file in sorted(files) for tensor in _stored(file)]
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:  # hashing releases the interpreter lock
@@ -57,19 +57,25 @@ def weights_digest(files: Iterable[Path]) -> str:
     return _combine((tensor.name, tensor.dtype, tensor.shape, sum_) for tensor, sum_ in zip(tensors, sums, strict=True))
 
 
-def weights_digest_of_state(state: dict[str, torch.Tensor]) -> str:
-    """:func:`weights_digest` of tensors in memory, on any device.
+def weights_digests_of_state(state: dict[str, torch.Tensor]) -> set[str]:
+    """What :func:`weights_digest` is of the files that these tensors in memory, on any device, come from.
 
-    Equal to that of the files exactly when the tensors have the dtype that was stored: a model loaded in another precision
-    has another digest.
+    A tensor may have several names: a tied output head is the embedding itself. Files hold it under the first of them, as
+    transformers writes it, or under each; so there may be two digests. A model loaded in another precision than the stored
+    one has neither.
     """
-    names = list(state)
+    firsts: dict[Any, str] = {}
+    first_of = {name: firsts.setdefault(_place(tensor), name) for name, tensor in state.items()}
+    once = list(firsts.values())
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        sums = list(pool.map(lambda name: _tensor_digest(state[name]), names))
-    return _combine(
-        (name, _TORCH[str(state[name].dtype).removeprefix("torch.")], tuple(state[name].shape), sum_)
-        for name, sum_ in zip(names, sums, strict=True)
-    )
+        sums = dict(zip(once, pool.map(lambda name: _tensor_digest(state[name]), once), strict=True))
+    return {
+        _combine(
+            (name, _TORCH[str(state[name].dtype).removeprefix("torch.")], tuple(state[name].shape), sums[first_of[name]])
+            for name in names
+        )
+        for names in (once, list(state))
+    }
 
 
 def describe(model_dir: Path, resolved: dict[str, Any], prompts: str, license_name: str | None) -> dict[str, Any]:
@@ -141,6 +147,11 @@ def _stored_digest(tensor: _Stored) -> str:
             sha.update(chunk)
             left -= len(chunk)
     return sha.hexdigest()
+
+
+def _place(tensor: torch.Tensor) -> Any:
+    """Equal for two tensors that are one: the same elements of the same memory."""
+    return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _tensor_digest(tensor: torch.Tensor) -> str:
