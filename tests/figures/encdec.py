@@ -3,7 +3,8 @@
     python tests/figures/encdec.py 'random:whisper-small-2560?seed=0' --out FILE
 
 Parts that only compare run side by side, with eager and candidate in one process each; ``eager`` is the reference once more in
-a process of its own. Timed parts run alone. Nothing is timed whose output was not compared; attention is pinned to flash.
+a process of its own. Timed parts run alone. Nothing is timed whose output was not compared; attention is pinned to flash for
+what flash can do.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from exactgraph.protocol.questions import Question
 from exactgraph.protocol.timing import Repetitions, summarise
 from exactgraph.protocol.trace import Trace, record_sets
 from exactgraph.refusal import Refused
-from exactgraph.runtime.attention import pinned
+from exactgraph.runtime.attention import preferred
 from exactgraph.runtime.load import default_device
 
 SAMPLED: dict[str, dict[str, Any]] = {
@@ -37,7 +38,7 @@ TIMED = 6  # windows in pairs of calls
 
 
 def eager(part: Part) -> Result:
-    with pinned(part.attention):
+    with preferred(part.attention):
         return {"sets": record_sets(part.model.generate, part.asked, part.device, say)}
 
 
