@@ -61,12 +61,12 @@ def _hooked(model: Any, modules: list[tuple[str, nn.Module]], ours: Mapping[nn.M
         own = vars(module)
         if "forward" in own and own["forward"] is not ours.get(module):
             return name or type(model).__name__
-        if module._compiled_call_impl is not None or any(_of_others(own[hooks]) for hooks in HOOKS):
+        if module._compiled_call_impl is not None or any(of_others(own[hooks]) for hooks in HOOKS):
             return name or type(model).__name__
     return None
 
 
-def _of_others(hooks: dict[int, Any] | None) -> bool:
+def of_others(hooks: dict[int, Any] | None) -> bool:
     """Whether there are hooks but those that transformers leaves behind once a call asked for hidden states or attentions.
 
     These do nothing in a call that asks for neither, and one that does runs eager.

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from exactgraph.runtime.fitness import HOOKS
+from exactgraph.runtime.fitness import HOOKS, of_others
 
 Named = list[tuple[str, nn.Module]]
 Dictionaries = list[dict[str, Any]]
@@ -48,7 +48,8 @@ class Glance:
         self._getters = [itemgetter(*fixed, *(name for name in names if counts(name))) for names in own]
         self._objects = [*chain.from_iterable(map(call, self._getters, own))]
         inner = [attributes[name] for attributes in own for name in ("_modules", *_TENSORS)]
-        self._empty = [attributes[name] for attributes in own for name in HOOKS] + [found for found in inner if not found]
+        self._empty = [found for found in inner if not found]
+        self._hooks = [attributes[name] for attributes in own for name in HOOKS]
         self._children = [attributes["_modules"] for attributes in own if attributes["_modules"]]
         self._submodules = _names(self._children), [*chain.from_iterable(map(_values, self._children))]
         self._groups = [attributes[name] for attributes in own for name in _TENSORS if attributes[name]]
@@ -69,6 +70,7 @@ class Glance:
             and all(map(is_, chain.from_iterable(map(call, self._getters, own)), self._objects))
             # So the dictionaries in the modules are those that were there.
             and not any(self._empty)
+            and not any(map(of_others, filter(None, self._hooks)))
             and _names(self._children) == self._submodules[0]
             and all(map(is_, chain.from_iterable(map(_values, self._children)), self._submodules[1]))
             and self._same_tensors()
