@@ -19,7 +19,7 @@ from sessions import open_session
 from test_optimize_guard import Watching
 from test_user_code import _forward, _hook, _move, _replace, arguments_with
 from tests.fuzz.recorded import RecordedCapturer
-from transformers import LogitsProcessorList
+from transformers import GenerationMixin, LogitsProcessorList
 
 import exactgraph
 from exactgraph.candidates.base import Context
@@ -250,6 +250,29 @@ def test_another_stream_has_no_step_begun(llama: Any, attention: str, begun: lis
         assert_same(got, ask(session.eager, ids))
 
 
+@pytest.mark.gpu
+def test_weights_that_leave_the_gpu_inside_a_call_leave_no_memory_behind(llama: Any, attention: str) -> None:
+    if llama.device.type != "cuda":
+        pytest.skip("There is one memory only.")
+    ids, other, device = prompt(llama.device, 12), make_llama(llama.device), llama.device
+
+    def act(model: Any) -> None:
+        before, weights = torch.cuda.memory_allocated(), sum(weight.nbytes for weight in model.parameters())
+        model.to("cpu")
+        assert torch.cuda.memory_allocated() <= before - weights
+        torch.cuda.empty_cache()
+        model.to(device)
+        with torch.no_grad():
+            model.model.layers[1].mlp.down_proj.weight.mul_(1.5)
+
+    with opened(llama, attention) as session:
+        ask(llama.generate, ids)
+        got = ask(llama.generate, ids, **arguments_with(lambda: act(llama), "processor"))
+        with preferred(attention):
+            assert_same(got, ask(other.generate, ids, **arguments_with(lambda: act(other), "processor")))
+        assert session.last is not None
+
+
 @pytest.mark.parametrize("how", ["restored", "optimised", "closed", "asked"])
 def test_the_installation_itself_inside_a_call(llama: Any, attention: str, begun: list[int], how: str) -> None:
     """It is not taken away under a running call, and a call inside the call runs eager."""
@@ -282,6 +305,27 @@ def _close(model: Any) -> None:
     model.exactgraph.session.close()
 
 
+def test_a_hook_is_called_as_often_as_in_eager(llama: Any, install: Callable[..., Session], attention: str) -> None:
+    """Under the package's emulation too, whose replays run the model's own Python."""
+    ids, other = prompt(llama.device, 12), make_llama(llama.device)
+
+    def counted(model: Any) -> int:
+        calls: list[int] = []
+
+        def count() -> None:
+            model.model.norm.register_forward_hook(lambda module, inputs, output: calls.append(1))
+
+        ask(model.generate, ids, **arguments_with(count, "processor"))
+        return len(calls)
+
+    with install("step") as session:
+        ask(llama.generate, ids)
+        got = counted(llama)
+        assert refusal_of(session) == "hooks"
+        with preferred(attention):
+            assert got == counted(other) > 0
+
+
 def test_an_error_of_the_users_leaves_nothing_of_the_call(llama: Any, attention: str) -> None:
     ids = prompt(llama.device, 12)
 
@@ -298,15 +342,25 @@ def test_an_error_of_the_users_leaves_nothing_of_the_call(llama: Any, attention:
         assert steps_of(session) == (23, 0)
 
 
-@pytest.mark.parametrize("family", ["whisper", "t5", "marian"])
+@pytest.mark.parametrize(
+    ("family", "asked_each_time"), [("whisper", False), ("t5", False), ("marian", False), ("frames", False), ("frames", True)]
+)
 @pytest.mark.parametrize("change", ["hook", "move"])
-def test_an_encoder_decoder_leaves_too(device: torch.device, begun: list[int], family: str, change: str) -> None:
+def test_an_encoder_decoder_leaves_too(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, begun: list[int], family: str, asked_each_time: bool, change: str
+) -> None:
+    if asked_each_time:
+
+        def own(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return GenerationMixin.prepare_inputs_for_generation(self, *args, **kwargs)
+
+        monkeypatch.setattr(encdec_models.FramesModel, "prepare_inputs_for_generation", own)
     attention = "math" if device.type == "cuda" else "default"
     model, other = (encdec_models.make(family, device) for _ in range(2))
     inputs = question(model)
 
     def act(model: Any) -> None:
-        head = model.proj_out if family == "whisper" else model.lm_head
+        head = getattr(model, {"whisper": "proj_out", "frames": "events"}.get(family, "lm_head"))
         if change == "hook":
             head.register_forward_hook(lambda module, inputs, output: output.roll(1, -1))
         else:
@@ -326,8 +380,8 @@ def test_an_encoder_decoder_leaves_too(device: torch.device, begun: list[int], f
         begun.clear()
         got = asked(model.generate, lambda: act(model))
         assert refusal_of(session) == ("hooks" if change == "hook" else "model-changed")
-        # The first step of a call puts its input in place, with a look before.
-        assert begun == list(range(2, 10 if change == "hook" else 9))
+        # The first step of a call puts its input in place, with a look before. A model that is asked does so each time.
+        assert begun == ([] if asked_each_time else list(range(2, 10 if change == "hook" else 9)))
         with preferred(attention):
             expected = asked(other.generate, lambda: act(other))
         assert_same(got, expected)
