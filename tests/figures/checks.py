@@ -1,4 +1,9 @@
-"""``python -m tests.figures.checks --out FILE``: what the runtime's checks cost, beside a generation of 64 tokens."""
+"""``python -m tests.figures.checks --out FILE``: what the runtime's checks cost, beside a generation of 64 tokens.
+
+``full_check_ms`` is the look at the whole model, once a call and again after code of the user's. ``before_a_step_ms`` is what
+stands before a step that is begun after such code; the look follows while it runs. What that comes to is taken from whole
+calls with a processor of the user's: with all checks and with none, in alternating pairs.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from tests.figures.models import LAYERS, deep_llama, optimised, package_digest, prompt
@@ -18,12 +24,16 @@ from exactgraph.canonical import write_json
 from exactgraph.environment.probe import present
 from exactgraph.protocol.questions import Question
 from exactgraph.protocol.trace import record
+from exactgraph.runtime import session as session_room
+from exactgraph.runtime.guard import Guard
+from exactgraph.runtime.leaving import Stay
 from exactgraph.runtime.load import default_device
 from exactgraph.runtime.selfcheck import self_check
 from exactgraph.runtime.user_code import given_user_code
 
 TOKENS = 64
 _REPETITIONS = 5
+_PAIRS = 15
 _LOOKS = 200
 
 
@@ -46,9 +56,13 @@ def measure(device: torch.device) -> dict[str, Any]:
     guard, watched = session._guard, {"logits_processor": LogitsProcessorList([lambda input_ids, scores: scores])}
     assert guard is not None
     full = median_ms(guard.refusal, _LOOKS)
+    stay = Stay(lambda: guard, session._stand_ins)
+    stay.hold()
+    before = median_ms(stay.harmless, _LOOKS)
     others = median_ms(lambda: given_user_code(watched), _LOOKS)
     eager, step = generate(session.eager), generate(model.generate)
     with_code = generate(model.generate, **watched)
+    pairs = _pairs(model, ids, watched)
     if session.last is None or session.last.refusal is not None:
         raise RuntimeError(f"The timed calls ran eager, so the figures say nothing: {handle.last}")
     exactgraph.restore(model)
@@ -57,12 +71,43 @@ def measure(device: torch.device) -> dict[str, Any]:
         "tokens": TOKENS,
         "full_check_ms": full,
         "user_code_check_ms": others,
+        "before_a_step_ms": before,
         "eager_ms": eager,
         "step_ms": step,
         "step_with_user_code_ms": with_code,
         "share_once_a_call": (full + others) / step,
         "share_with_user_code": (full * TOKENS + others) / step,
+        **pairs,
         "self_check_ms": _self_checks(model, ids),
+    }
+
+
+def _pairs(model: Any, ids: torch.Tensor, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Whole calls with code of the user's, with all checks and with none. The share is that of the median pair."""
+
+    def checked() -> torch.Tensor:
+        tokens: torch.Tensor = model.generate(ids, max_new_tokens=TOKENS, do_sample=False, **arguments)
+        return tokens.cpu()  # and so the device is done
+
+    def unchecked() -> torch.Tensor:
+        with (
+            patch.object(session_room, "given_user_code", lambda given: False),
+            patch.object(Guard, "refusal", lambda self: None),
+        ):
+            return checked()
+
+    if not torch.equal(checked(), unchecked()):
+        raise RuntimeError("Calls with and without checks differ, so their times say nothing.")
+    pairs = []
+    for number in range(_PAIRS):
+        order = (checked, unchecked) if number % 2 else (unchecked, checked)
+        taken = {work: median_ms(work, 1) for work in order}
+        pairs.append((taken[checked], taken[unchecked]))
+    return {
+        "user_code_pairs": len(pairs),
+        "user_code_with_checks_ms": statistics.median(one for one, _ in pairs),
+        "user_code_without_checks_ms": statistics.median(other for _, other in pairs),
+        "share_of_checks_with_user_code": statistics.median(one / other - 1 for one, other in pairs),
     }
 
 

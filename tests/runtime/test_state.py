@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 from runtime_models import make_llama
 
+from exactgraph.runtime.fitness import interfered
 from exactgraph.runtime.state import Snapshot
 
 CPU = torch.device("cpu")
@@ -82,6 +84,13 @@ def model() -> Any:
     return made
 
 
+def changed(snapshot: Snapshot) -> str | None:
+    """What a look finds; a walk through every module has to find the same."""
+    found = snapshot.changed(snapshot.suspects())
+    assert found == snapshot.changed(snapshot._named)
+    return found
+
+
 @pytest.mark.parametrize(
     ("change", "what"),
     [
@@ -102,9 +111,9 @@ def model() -> Any:
 )
 def test_a_change_is_named(model: Any, change: Callable[[Any], None], what: str) -> None:
     snapshot = Snapshot(model, list(model.named_modules()))
-    assert snapshot.changed() is None
+    assert changed(snapshot) is None
     change(model)
-    assert snapshot.changed() == what
+    assert changed(snapshot) == what
 
 
 def test_what_is_no_change_passes(model: Any) -> None:
@@ -119,7 +128,7 @@ def test_what_is_no_change_passes(model: Any) -> None:
     model.generation_config.temperature = 0.5
     model.config.pad_token_id = 7
     model.name_or_path = "elsewhere"
-    assert snapshot.changed() is None
+    assert changed(snapshot) is None
 
 
 def test_an_identity_is_not_used_twice(model: Any) -> None:
@@ -129,4 +138,180 @@ def test_an_identity_is_not_used_twice(model: Any) -> None:
     for _ in range(20):
         mlp.rule = None
         mlp.rule = lambda: None
-        assert snapshot.changed() == "model.layers.0.mlp.rule"
+        assert changed(snapshot) == "model.layers.0.mlp.rule"
+
+
+def _norm(model: Any) -> Any:
+    return model.model.layers[0].input_layernorm
+
+
+def _down(model: Any) -> Any:
+    return model.model.layers[0].mlp.down_proj
+
+
+def _true(model: Any) -> None:
+    _norm(model).variance_epsilon = True
+
+
+def _renamed_attribute(model: Any) -> None:
+    """As many as before, and the values are where they were."""
+    own = vars(_norm(model))
+    value = own.pop("variance_epsilon")
+    own["epsilon"] = value
+
+
+def _private_for_public(model: Any) -> None:
+    own = vars(_norm(model))
+    own["gain"] = own.pop("_note")
+
+
+def _other_attributes(model: Any) -> None:
+    norm = _norm(model)
+    norm.__dict__ = {**vars(norm), "variance_epsilon": 2.0}
+
+
+def _other_group(model: Any) -> None:
+    down = _down(model)
+    down._parameters = {"weight": torch.nn.Parameter(down.weight.detach().clone())}
+
+
+def _none_for_a_weight(model: Any) -> None:
+    _down(model)._parameters["weight"] = None
+
+
+def _weight_for_none(model: Any) -> None:
+    _down(model)._parameters["bias"] = torch.nn.Parameter(torch.zeros(256))
+
+
+def _new_buffer(model: Any) -> None:
+    _down(model).register_buffer("scale", torch.ones(1))
+
+
+def _moved(model: Any) -> None:
+    _down(model).weight.data = _down(model).weight.data.clone()
+
+
+def _reshaped(model: Any) -> None:
+    weight = _down(model).weight
+    weight.data = weight.data.view(-1, 128)
+
+
+def _transposed(model: Any) -> None:
+    weight = _down(model).weight
+    with torch.no_grad():
+        weight.set_(weight.untyped_storage(), 0, weight.shape, (1, weight.shape[0]))
+
+
+def _retyped(model: Any) -> None:
+    weight = _norm(model).weight
+    weight.data = weight.data.view(torch.bfloat16)[:256]
+
+
+def _emptied(model: Any) -> None:
+    _down(model).weight.untyped_storage().resize_(0)
+
+
+def _another_child(model: Any) -> None:
+    model.model.layers[0].mlp._modules["act_fn"] = torch.nn.SiLU()
+
+
+def _child_of_a_leaf(model: Any) -> None:
+    _norm(model).inner = torch.nn.Identity()
+
+
+def _order(model: Any) -> None:
+    children = model.model.layers[0]._modules
+    children["self_attn"] = children.pop("self_attn")
+
+
+def _mode(model: Any) -> None:
+    _norm(model).training = True
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (_true, "model.layers.0.input_layernorm.variance_epsilon"),
+        (_renamed_attribute, "model.layers.0.input_layernorm.variance_epsilon"),
+        (_private_for_public, "model.layers.0.input_layernorm.gain"),
+        (_other_attributes, "model.layers.0.input_layernorm.variance_epsilon"),
+        (_other_group, "weights"),
+        (_none_for_a_weight, "weights"),
+        (_weight_for_none, "weights"),
+        (_new_buffer, "weights"),
+        (_moved, "weights"),
+        (_reshaped, "weights"),
+        (_transposed, "weights"),
+        (_retyped, "weights"),
+        (_emptied, "weights"),
+        (_another_child, "modules"),
+        (_child_of_a_leaf, "modules"),
+        (_order, "modules"),
+        (_mode, "mode"),
+    ],
+)
+def test_a_glance_sees_what_a_walk_sees(change: Callable[[Any], None], what: str) -> None:
+    model = make_llama(CPU)
+    _norm(model)._note = 1
+    _norm(model).variance_epsilon = 1
+    snapshot = Snapshot(model, list(model.named_modules()))
+    walked = {name for name, _ in snapshot.suspects()}
+    assert {"", *walked} == {*walked} < {name for name, _ in model.named_modules()}
+    assert changed(snapshot) is None
+    change(model)
+    assert changed(snapshot) == what
+    assert snapshot.suspects() == snapshot._named
+
+
+def _hook(model: Any) -> None:
+    _down(model).register_forward_hook(lambda module, inputs, output: None)
+
+
+def _hooks(model: Any) -> None:
+    _norm(model)._forward_pre_hooks = {0: lambda module, inputs: None}
+
+
+def _forward(model: Any) -> None:
+    _norm(model).forward = type(_norm(model)).forward.__get__(_norm(model))
+
+
+def _compiled(model: Any) -> None:
+    _norm(model).compile()
+
+
+def _compiled_kind(model: Any) -> None:
+    _norm(model).__class__._compiled_call_impl = lambda *arguments: None
+
+
+@pytest.mark.parametrize("change", [_hook, _hooks, _forward, _compiled, _compiled_kind])
+def test_a_module_that_is_interfered_with_is_walked_to(change: Callable[[Any], None]) -> None:
+    model = make_llama(CPU)
+    kind: Any = type(_norm(model))
+    snapshot = Snapshot(model, list(model.named_modules()))
+    try:
+        change(model)
+        assert interfered(model, snapshot.suspects(), {}) is not None
+    finally:
+        if "_compiled_call_impl" in vars(kind):
+            del kind._compiled_call_impl
+
+
+def test_what_transformers_leaves_behind_is_no_reason_to_walk() -> None:
+    model = make_llama(CPU)
+    snapshot = Snapshot(model, list(model.named_modules()))
+    few = snapshot.suspects()
+    assert few != snapshot._named
+    model.generate(torch.tensor([[5, 6]]), max_new_tokens=2, output_hidden_states=True, return_dict_in_generate=True)
+    assert any(module._forward_hooks for module in model.modules()), "nothing is left behind"
+    assert snapshot.suspects() == few
+
+
+def test_a_snapshot_keeps_no_memory() -> None:
+    model = make_llama(CPU)
+    model.model.norm.shift = torch.zeros(3)
+    snapshot = Snapshot(model, list(model.named_modules()))
+    gone = [weakref.ref(_down(model).weight), weakref.ref(model.model.norm.shift)]
+    _down(model).weight = torch.nn.Parameter(torch.zeros(256, 640))
+    model.model.norm.shift = None
+    assert changed(snapshot) == "weights"
+    assert [found() for found in gone] == [None, None]

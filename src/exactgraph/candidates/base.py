@@ -69,6 +69,13 @@ class Stepper(ABC):
     def feed(self, token: torch.Tensor) -> None:
         """``token``: what the next step is fed, int64 ``(batch, 1)``."""
 
+    def replays(self) -> bool:
+        """Whether :meth:`run` would only replay what is captured: it would capture nothing, take no memory and call nothing of
+        the model. What is left of such a step is in buffers of the stepper's own, and :meth:`end` may still be told the length
+        before it.
+        """
+        return False
+
     @abstractmethod
     def run(self) -> torch.Tensor | None:
         """One step: the logits of the next token, ``(batch, vocabulary)``.

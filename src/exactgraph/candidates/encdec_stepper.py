@@ -99,6 +99,14 @@ class EncDecStepper(Stepper):
             # The same token may be fed again, where the step after it was not captured.
             self._ids = torch.cat([self._ids[:, : self._length], token], dim=-1)
 
+    def replays(self) -> bool:
+        length, place = self._length + 1, self._place
+        # A model that is asked for the inputs of each step runs code of its own.
+        if self.why is not None or place is None or not self._once or self._capturer.emulated:
+            return False
+        within = self.limit is None or length <= self.limit
+        return within and bucket_of(length) == bucket_of(self._length) and self._graph_for(place, length) in place.graphs
+
     def run(self) -> torch.Tensor | None:
         if self.why is not None:
             return None

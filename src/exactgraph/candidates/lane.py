@@ -20,7 +20,7 @@ from exactgraph.models.device_length import AttendByLength, DeviceLength, Shape
 from exactgraph.models.inputs import step_arguments
 from exactgraph.models.masks import masks_as_in_eager
 from exactgraph.models.rope import HeldRope
-from exactgraph.models.slots import SlotCache
+from exactgraph.models.slots import SlotCache, bucket_of
 from exactgraph.refusal import Refusal, Refused
 
 
@@ -75,6 +75,16 @@ class Lane(Stepper):
     def feed(self, token: torch.Tensor) -> None:
         self._token.copy_(token)
         self._place(self._length + 1)
+
+    def replays(self) -> bool:
+        length = self._length + 1
+        return (
+            self.why is None
+            and length <= self.reach
+            and self._class_of(length) in self._graphs
+            and bucket_of(length) == bucket_of(self._length)
+            and not self._capturer.emulated  # which runs the model's own code at each replay
+        )
 
     def run(self) -> torch.Tensor | None:
         length = self._length + 1

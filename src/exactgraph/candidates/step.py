@@ -84,6 +84,9 @@ class Lanes(Stepper):
     def feed(self, token: torch.Tensor) -> None:
         self._lane.feed(token)
 
+    def replays(self) -> bool:
+        return self._lane.replays()
+
     def run(self) -> torch.Tensor | None:
         return self._lane.run()
 

@@ -11,9 +11,11 @@ from torch.nn.modules import module as module_room
 
 from exactgraph.refusal import Refusal
 
+#: Where a module keeps the hooks that its forward pass calls, or that change how it is called.
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
 _RECORDER = "transformers.utils.output_capturing"
-_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def unfit(model: Any) -> Refusal | None:
@@ -30,7 +32,7 @@ def unfit(model: Any) -> Refusal | None:
     device = model.device
     for kind in (model.named_parameters, model.named_buffers):
         for name, tensor in kind():
-            if type(tensor) not in _TENSORS:
+            if type(tensor) not in TENSORS:
                 return Refusal("tensor-subclass", f"{name} is a {type(tensor).__name__}, not a plain tensor.")
             if tensor.device != device or tensor.is_meta:
                 return Refusal("devices", f"{name} is on {tensor.device} and the model on {device}: it has to be on one.")
@@ -59,18 +61,12 @@ def _hooked(model: Any, modules: list[tuple[str, nn.Module]], ours: Mapping[nn.M
         own = vars(module)
         if "forward" in own and own["forward"] is not ours.get(module):
             return name or type(model).__name__
-        if (
-            module._compiled_call_impl is not None
-            or _of_others(own["_forward_hooks"])
-            or _of_others(own["_forward_pre_hooks"])
-            or _of_others(own["_backward_hooks"])
-            or _of_others(own["_backward_pre_hooks"])
-        ):
+        if module._compiled_call_impl is not None or any(of_others(own[hooks]) for hooks in HOOKS):
             return name or type(model).__name__
     return None
 
 
-def _of_others(hooks: dict[int, Any] | None) -> bool:
+def of_others(hooks: dict[int, Any] | None) -> bool:
     """Whether there are hooks but those that transformers leaves behind once a call asked for hidden states or attentions.
 
     These do nothing in a call that asks for neither, and one that does runs eager.

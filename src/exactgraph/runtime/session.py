@@ -22,7 +22,7 @@ from exactgraph.runtime.attention import preferred
 from exactgraph.runtime.decode import DecodeLoop, Steps
 from exactgraph.runtime.fitness import unfit
 from exactgraph.runtime.guard import Guard, around
-from exactgraph.runtime.leaving import LeavingStepper
+from exactgraph.runtime.leaving import LeavingStepper, Stay
 from exactgraph.runtime.stand_in import StandIns, caller
 from exactgraph.runtime.user_code import given_user_code, watched
 
@@ -148,22 +148,22 @@ class Session:
         refusal = compile_refusal(self.model, kwargs)
         if refusal is not None:
             return self._fall_back(refusal, kwargs)
-        left: list[Refusal] = []
-        arguments = {**watched(kwargs, lambda: self._stays(left)), **self._installation.arguments}
+        stay = self._stay()
+        arguments = {**watched(kwargs, stay), **self._installation.arguments}
         with self._stand_ins.attached():
             result = self.eager(**arguments)
-        self._count_call(left, None)
+        self._count_call(stay.left, None)
         return result
 
     def _step(self, kwargs: dict[str, Any]) -> Any:
         refusal = loop_refusal(kwargs)
         if refusal is not None:
             return self._fall_back(refusal, kwargs)
-        left: list[Refusal] = []
+        stay = self._stay()
         stepper = self._installation.stepper
         assert stepper is not None
         if given_user_code(kwargs):
-            stepper = LeavingStepper(stepper, lambda: self._stays(left))
+            stepper = LeavingStepper(stepper, stay)
         given = any(kwargs.get(name) is not None for name in CACHE_NAMES)
         loop = DecodeLoop(stepper, kwargs.get("streamer"), keeps_cache=given)
         try:
@@ -178,23 +178,16 @@ class Session:
         self.steps.captured += loop.steps.captured
         self.steps.eager += loop.steps.eager
         self.steps.why = loop.steps.why or self.steps.why
-        self._count_call(left, loop.steps)
+        self._count_call(stay.left, loop.steps)
         return result
 
-    def _stays(self, left: list[Refusal]) -> bool:
-        """Whether a call goes on through the candidate after the user's own code ran in it; ``left`` keeps why not."""
-        refusal = _CLOSED if self._guard is None else self._guard.refusal()
-        if refusal is not None:
-            left.append(refusal)
-        if left:
-            # Stand-ins for single modules keep nothing from step to step, so a call goes on without them at any of them.
-            self._stand_ins.detach()
-        return not left
+    def _stay(self) -> Stay:
+        return Stay(lambda: self._guard, self._stand_ins)
 
-    def _count_call(self, left: list[Refusal], steps: Steps | None) -> None:
-        if left:
-            self._say(left[0])
-            self._count_eager(left[0])
+    def _count_call(self, left: Refusal | None, steps: Steps | None) -> None:
+        if left is not None:
+            self._say(left)
+            self._count_eager(left)
             return
         self.served += 1
         self.last = Call(None, steps)

@@ -1,12 +1,13 @@
 """What captured work rests on: the model's modules, their tensors, and what they decide by.
 
-A :class:`Snapshot` is made once and held against the model before every call, so it is one pass over a flat list of modules
-that allocates next to nothing. It refers to the modules of that time: an identity tells two things apart only as long as both
-are there. Writes in place keep a tensor's address and act on the next token; nothing here minds them.
+A :class:`Snapshot` is made once and held against the model before every call: at one glance, and module by module where that
+does not show everything unchanged. It refers to the modules of that time: an identity tells two things apart only as long as
+both are there. Writes in place keep a tensor's address and act on the next token; nothing here minds them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import nn
 from transformers import PreTrainedConfig
 
 from exactgraph.runtime.code import Code
+from exactgraph.runtime.glance import Glance, Named
 from exactgraph.runtime.values import Values
 
 # By these peft decides, beside public attributes, which adapters a layer adds.
@@ -25,19 +27,29 @@ _APART = ("training", "forward")
 
 
 class Snapshot:
-    """Everything of ``model`` that a forward pass reads and that a graph may have baked in; ``named`` are all its modules."""
+    """Everything of ``model`` that a forward pass reads and that a graph may have baked in; ``named`` are all its modules.
 
-    def __init__(self, model: nn.Module, named: list[tuple[str, nn.Module]]) -> None:
-        self._parts = [_Part(path, module, root=module is model) for path, module in named]
+    ``ours``: modules that have a forward of somebody else's for a while.
+    """
+
+    def __init__(self, model: nn.Module, named: Named, ours: Iterable[nn.Module] = ()) -> None:
+        self._named = named
+        # What is installed changes the attributes of the model itself.
+        self._glance = Glance(named, {model, *ours}, _of_a_module)
+        self._parts = {path: _Part(path, module, root=module is model) for path, module in named}
         found = [vars(module).get("config") for _, module in named]
         configs = {id(config): config for config in found if isinstance(config, PreTrainedConfig)}
         self._configs = [Values(config, _of_configuration) for config in configs.values()]
         self._code = Code(model, {type(module) for _, module in named})
 
-    def changed(self) -> str | None:
-        """What differs, in words, or None."""
-        for part in self._parts:
-            what = part.changed()
+    def suspects(self) -> Named:
+        """The modules that may have changed, or got a hook: few where a glance shows that most have not, else all."""
+        return self._glance.others if self._glance.same() else self._named
+
+    def changed(self, suspects: Named) -> str | None:
+        """What differs, in words, or None. ``suspects``: as :meth:`suspects` just said."""
+        for path, _ in suspects:
+            what = self._parts[path].changed()
             if what is not None:
                 return what
         for config in self._configs:
@@ -45,6 +57,11 @@ class Snapshot:
             if name is not None:
                 return f"config.{name}"
         return self._code.changed()
+
+    def tensors(self) -> list[torch.Tensor]:
+        """All tensors of the model that was just found unchanged."""
+        others = (tensor for path, _ in self._glance.others for tensor in self._parts[path].tensors())
+        return [*self._glance.tensors(), *others]
 
 
 class _Part:
@@ -80,6 +97,11 @@ class _Part:
                     return "weights"
         what = self._values.changed()
         return None if what is None else f"{self._path}.{what}"
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        for group in (self._module._parameters, self._module._buffers):
+            yield from (tensor for tensor in group.values() if tensor is not None)
+        yield from self._values.tensors()
 
 
 def _facts(tensor: torch.Tensor | None) -> tuple[Any, ...] | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 _NONE = object()
@@ -36,6 +37,12 @@ class Values:
         if now.keys() != self._keys:
             return next((name for name in now if name not in self._keys and self._counts(name)), None)
         return None
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Those among the attributes now, and in their containers."""
+        now = vars(self._owner)
+        found = tree_leaves([now[name] for name, _ in self._compound])
+        return [value for value in found if isinstance(value, torch.Tensor)]
 
 
 def _is_compound(value: Any) -> bool:
