@@ -18,7 +18,9 @@ from exactgraph.capture.graph import Function, Graph
 
 
 class RecordedCapturer(EmulatedCapturer):
-    """The emulation, with records in the place of functions."""
+    """The emulation, with records in the place of functions: like a GPU's, its replays run nothing of the model's own code."""
+
+    emulated = False
 
     def capture(self, function: Function) -> Graph:
         return super().capture(_Record(function))

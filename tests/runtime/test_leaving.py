@@ -39,14 +39,8 @@ AT = 16
 PLACES = ("processor", "criterion", "streamer", "prefix function")
 
 
-class Recorded(RecordedCapturer):
-    """As on a GPU, a replay runs operations on the tensors of the capture, and no Python of the model's."""
-
-    emulated = False
-
-
 def opened(model: Any, attention: str, name: str = "step", batches: tuple[int, ...] = (1,), budget: int = 512) -> Session:
-    capturer = capturer_for(model.device) if model.device.type == "cuda" else Recorded()
+    capturer = capturer_for(model.device) if model.device.type == "cuda" else RecordedCapturer()
     return open_session(model, name, Context(capturer, budget, 64, 256, batches), attention)
 
 
