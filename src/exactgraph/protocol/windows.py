@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,29 @@ def windows_of(model_dir: Path, name: str, dtype: str, new_tokens: int) -> list[
         )
         for index, features in enumerate(windows.read(model_dir, name))
     ]
+
+
+def filled(asked: Sequence[Window], count: int) -> list[Window]:
+    """``count`` windows: the set's first ones, and where it has fewer the same ones again, each time turned further in time.
+
+    Windows that are alike would hide that two of them were mixed up.
+    """
+    turns = -(-count // len(asked))
+    return [_turned(asked[index % len(asked)], index // len(asked), turns) for index in range(count)]
+
+
+def turned_name(window: str, turn: int, turns: int) -> str:
+    """The name of a window that begins ``turn`` of ``turns`` parts later; what was before comes after its end."""
+    return f"{window} (turned by {turn} of {turns} parts)" if turn else window
+
+
+def _turned(window: Window, turn: int, turns: int) -> Window:
+    if not turn:
+        return window
+    features = window.features.roll(-(window.features.shape[-1] * turn // turns), dims=-1)
+    return replace(
+        window, id=turned_name(window.id, turn, turns), features=features, heard=digest([window.heard, turn, turns])
+    )
 
 
 def _beginning(config: dict[str, Any]) -> tuple[tuple[int, ...], dict[str, str]]:

@@ -24,7 +24,9 @@ from exactgraph.candidates.registry import candidate
 from exactgraph.canonical import read_json
 from exactgraph.capture import capturer_for
 from exactgraph.protocol.batches import batches_of
+from exactgraph.protocol.window_ways import asked_of
 from exactgraph.refusal import Refused, UserError
+from exactgraph.runtime.ahead import Ahead
 from exactgraph.runtime.choose import choose
 from exactgraph.runtime.handle import Absent, Handle, Plan
 from exactgraph.runtime.not_optimized import NotOptimized, NotOptimizedWarning
@@ -105,8 +107,11 @@ def _install(model: Any, path: Path) -> Handle:
     except BaseException:
         session.close()
         raise
+    windows = predicate["confirmation"].get("windows")
+    asked = asked_of(place.protocol())
+    ahead = Ahead(model, windows, asked, plan.attention) if windows and asked else None
     subject = f"{predicate['model']['model']}@{predicate['model']['commit']}"
-    return Handle(path, subject, predicate["status"], plan, session, context.capturer, time.perf_counter() - started)
+    return Handle(path, subject, predicate["status"], plan, session, context.capturer, time.perf_counter() - started, ahead)
 
 
 def _context(protocol: dict[str, Any], frozen: dict[str, Any], device: torch.device) -> Context:

@@ -19,6 +19,7 @@ from exactgraph.protocol.batch_verdict import first_of_all, judge_all
 from exactgraph.protocol.batches import beyond_one
 from exactgraph.protocol.compare import compare_sets
 from exactgraph.protocol.verdict import EXACT, judge
+from exactgraph.protocol.window_ways import asked_of
 from exactgraph.refusal import Refused
 from exactgraph.stages.fresh import run_fresh
 from exactgraph.stages.loaded import open_model
@@ -91,7 +92,8 @@ def traces_fresh(folder: Path, name: str) -> dict[str, list[dict[str, Any]]]:
 
 def run_one(folder: Path, name: str, out: Path) -> None:
     """Ask every prompt set through the candidate and compare with the baseline; then, where that is exact, the batches that
-    the protocol names, and compare with eager. Writes the attempt to ``out``."""
+    the protocol names, and compare with eager; and windows ahead of decoding, of the sets that validation never saw. Writes
+    the attempt to ``out``."""
     place = Place(folder)
     chosen = candidate(name)
     attempt: Attempt = {
@@ -111,6 +113,7 @@ def run_one(folder: Path, name: str, out: Path) -> None:
         from exactgraph.runtime.session import Session
         from exactgraph.stages.batches import ask_batches
         from exactgraph.stages.context import context_of
+        from exactgraph.stages.windows import AskedWindows
 
         frozen = place.frozen()
         total = sum(len(asked) for asked in loaded.questions.values())
@@ -122,8 +125,13 @@ def run_one(folder: Path, name: str, out: Path) -> None:
                 sets = record_sets(session.generate, loaded.questions, loaded.device, progress.step)
                 comparison = compare_sets(frozen["sets"], sets)
                 batches = beyond_one(loaded.protocol)
-                if batches and judge(comparison, chosen.claims)["status"] == EXACT:
+                exact = judge(comparison, chosen.claims)["status"] == EXACT
+                if batches and exact:
                     attempt["batches"] = ask_batches(session, loaded.questions, batches)
+                if asked_of(loaded.protocol) and not chosen.control and exact:
+                    unseen = {name: asked for name, asked in loaded.questions.items() if name != "heldout"}
+                    windows = AskedWindows(session, unseen, loaded.protocol, frozen["attention"])
+                    attempt["windows"] = windows.record
         except Exception as error:
             # Whatever a candidate dies of is a result.
             attempt["why"] = f"{type(error).__name__}: {error}"
