@@ -37,6 +37,11 @@ def count(asked: Mapping[str, int]) -> int:
     return max(asked["encoder_batch"], asked["parallel"])
 
 
+def turned_name(window: str, turn: int, turns: int) -> str:
+    """The name of a window that begins ``turn`` of ``turns`` parts later; what was before comes after its end."""
+    return f"{window} (turned by {turn} of {turns} parts)" if turn else window
+
+
 def ways(asked: Mapping[str, int]) -> list[str]:
     """The ways to compare; a batch of one is eager's own way."""
     return [EAGER, CAPTURED, *([BATCHED] if asked["encoder_batch"] > 1 else [])]

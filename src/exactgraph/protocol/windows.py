@@ -12,6 +12,7 @@ import torch
 
 from exactgraph.canonical import digest, read_json
 from exactgraph.protocol.questions import Question
+from exactgraph.protocol.window_ways import turned_name
 from exactgraph.runtime.load import DTYPES
 from exactgraph.sources import windows
 
@@ -63,11 +64,6 @@ def filled(asked: Sequence[Window], count: int) -> list[Window]:
     """
     turns = -(-count // len(asked))
     return [_turned(asked[index % len(asked)], index // len(asked), turns) for index in range(count)]
-
-
-def turned_name(window: str, turn: int, turns: int) -> str:
-    """The name of a window that begins ``turn`` of ``turns`` parts later; what was before comes after its end."""
-    return f"{window} (turned by {turn} of {turns} parts)" if turn else window
 
 
 def _turned(window: Window, turn: int, turns: int) -> Window:
