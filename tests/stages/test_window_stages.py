@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -183,6 +184,23 @@ def test_windows_that_move_between_repetitions_are_a_failure(heard: Loaded, monk
         with_encoder(monkeypatch, lambda states: states + 1e-6)
         with pytest.raises(RuntimeError, match=r"Windows one at a time \(eager\): A repetition did not give"):
             asked.time(1)
+
+
+def test_a_confirmation_run_again_has_to_decide_the_same(heard: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen, folder = Eager(), heard.place.folder
+    validated = _validate(heard, chosen, {})
+    found = attempt(heard, chosen, {}, monkeypatch)
+    write_json(folder / "protocol.json", heard.protocol)
+    write_json(heard.place.validation_path(chosen.id), validated)
+    write_json(folder / "confirmation.json", {"attempts": [found]})
+    again = copy.deepcopy(found)
+    monkeypatch.setattr(confirm, "attempt_fresh", lambda folder, name: again)
+    assert confirm.traces_fresh(folder, chosen.id) == found["sets"]
+    for tokens in again["windows"]["sets"]["long"]["tokens"].values():
+        tokens["parallel"][0][-1] += 1
+    with pytest.raises(Refused, match=r"Windows ahead of decoding were .*'parallel'.* and are .*'sequential'") as caught:
+        confirm.traces_fresh(folder, chosen.id)
+    assert caught.value.refusal.reason == "windows-differ"
 
 
 def test_batches_of_one_are_not_compared(heard: Loaded) -> None:

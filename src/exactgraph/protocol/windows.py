@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 
 from exactgraph.canonical import digest, read_json
 from exactgraph.protocol.questions import Question
-from exactgraph.protocol.window_ways import turned_name
 from exactgraph.runtime.load import DTYPES
 from exactgraph.sources import windows
 
@@ -55,24 +53,6 @@ def windows_of(model_dir: Path, name: str, dtype: str, new_tokens: int) -> list[
         )
         for index, features in enumerate(windows.read(model_dir, name))
     ]
-
-
-def filled(asked: Sequence[Window], count: int) -> list[Window]:
-    """``count`` windows: the set's first ones, and where it has fewer the same ones again, each time turned further in time.
-
-    Windows that are alike would hide that two of them were mixed up.
-    """
-    turns = -(-count // len(asked))
-    return [_turned(asked[index % len(asked)], index // len(asked), turns) for index in range(count)]
-
-
-def _turned(window: Window, turn: int, turns: int) -> Window:
-    if not turn:
-        return window
-    features = window.features.roll(-(window.features.shape[-1] * turn // turns), dims=-1)
-    return replace(
-        window, id=turned_name(window.id, turn, turns), features=features, heard=digest([window.heard, turn, turns])
-    )
 
 
 def _beginning(config: dict[str, Any]) -> tuple[tuple[int, ...], dict[str, str]]:

@@ -101,17 +101,17 @@ def _install(model: Any, path: Path) -> Handle:
     question = first_question(place, model)
     context = _context(place.protocol(), frozen, model.device)
     session = Session(model, candidate(name), plan.decisions, context, plan.attention)
+    decided, asked = predicate["confirmation"].get("windows"), asked_of(place.protocol())
     started = time.perf_counter()
     try:
         self_check(session, question, frozen, plan.grade)
+        seconds = time.perf_counter() - started
+        ahead = Ahead(model, decided, asked, plan.attention) if decided and asked else None
     except BaseException:
         session.close()
         raise
-    windows = predicate["confirmation"].get("windows")
-    asked = asked_of(place.protocol())
-    ahead = Ahead(model, windows, asked, plan.attention) if windows and asked else None
     subject = f"{predicate['model']['model']}@{predicate['model']['commit']}"
-    return Handle(path, subject, predicate["status"], plan, session, context.capturer, time.perf_counter() - started, ahead)
+    return Handle(path, subject, predicate["status"], plan, session, context.capturer, seconds, ahead)
 
 
 def _context(protocol: dict[str, Any], frozen: dict[str, Any], device: torch.device) -> Context:

@@ -19,7 +19,7 @@ from exactgraph.protocol.batch_verdict import first_of_all, judge_all
 from exactgraph.protocol.batches import beyond_one
 from exactgraph.protocol.compare import compare_sets
 from exactgraph.protocol.verdict import EXACT, judge
-from exactgraph.protocol.window_ways import asked_of
+from exactgraph.protocol.window_ways import asked_of, decide
 from exactgraph.refusal import Refused
 from exactgraph.stages.fresh import run_fresh
 from exactgraph.stages.loaded import open_model
@@ -79,15 +79,30 @@ def attempt_fresh(folder: Path, name: str) -> Attempt:
 def traces_fresh(folder: Path, name: str) -> dict[str, list[dict[str, Any]]]:
     """The traces of one confirmation in a fresh process.
 
-    Raises ``Refused`` where the candidate did not get through, or left eager in a batch: those have no frozen traces.
+    Raises ``Refused`` where the candidate did not get through, or left eager in a batch, or where windows are not what the
+    confirmation recorded of them: those have no frozen traces.
     """
     attempt = attempt_fresh(folder, name)
     if attempt["status"] == "failed":
         raise Refused("confirmation-failed", attempt["why"])
     if attempt["status"] == "mismatch" and "batches" in attempt:
         raise Refused("batch-differs", attempt["why"])
+    if "windows" in attempt:
+        _same_windows(Place(folder), attempt)
     sets: dict[str, list[dict[str, Any]]] = attempt["sets"]
     return sets
+
+
+def _same_windows(place: Place, attempt: Attempt) -> None:
+    """Raise ``Refused`` where windows would now be encoded or decoded otherwise than by the confirmation, or graded lower."""
+    name, asked = attempt["candidate"], asked_of(place.protocol())
+    validated = read_json(place.validation_path(name))["windows"]
+    attempts = read_json(place.folder / "confirmation.json")["attempts"]
+    recorded = next(found for found in attempts if found["candidate"] == name)
+    assert asked is not None
+    then, now = (decide(asked, validated, found["windows"]) for found in (recorded, attempt))
+    if then != now:
+        raise Refused("windows-differ", f"Windows ahead of decoding were {then} and are {now}.")
 
 
 def run_one(folder: Path, name: str, out: Path) -> None:

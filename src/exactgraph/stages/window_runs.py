@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
+from exactgraph.canonical import digest
 from exactgraph.capture import capturer_for
 from exactgraph.guidance.windows import Windows
 from exactgraph.protocol.questions import Questions
 from exactgraph.protocol.trace import greedy
-from exactgraph.protocol.window_ways import BATCHED, CAPTURED, PARALLEL, count
-from exactgraph.protocol.windows import Window, filled
+from exactgraph.protocol.window_ways import BATCHED, CAPTURED, PARALLEL, count, turned_name
+from exactgraph.protocol.windows import Window
 from exactgraph.refusal import Refusal
 from exactgraph.runtime.attention import preferred
 from exactgraph.runtime.precompute import CapturedEncoder, Precomputed, precompute
@@ -31,6 +33,10 @@ class WindowRuns:
         self.sets = {name: filled(found, count(limits)) for name, found in windows.items()}
         self._session, self._limits, self._attention = session, limits, attention
         self._device: torch.device = session.model.device
+        main = session.model.main_input_name
+        self._inputs = {
+            name: [{main: window.features.to(self._device)} for window in found] for name, found in self.sets.items()
+        }
         self._encoder = CapturedEncoder(session.model, capturer_for(self._device))
 
     def eager(self, name: str) -> Tokens:
@@ -42,12 +48,10 @@ class WindowRuns:
 
     def encode(self, way: str, name: str) -> Precomputed:
         """The encoder's outputs of a set, as ``exactgraph.precompute`` would make them."""
-        model = self._session.model
-        inputs = [{model.main_input_name: window.features.to(self._device)} for window in self.sets[name]]
         batch = self._limits["encoder_batch"] if way == BATCHED else 1
         encoder = self._encoder if way == CAPTURED else None
         with preferred(self._attention):
-            return precompute(model, inputs, batch, self._limits["device_mib"] << 20, encoder)
+            return precompute(self._session.model, self._inputs[name], batch, self._limits["device_mib"] << 20, encoder)
 
     def decode(self, mode: str, name: str, outputs: Precomputed) -> tuple[Tokens, str | None]:
         """The candidate's answer to each window of a set from ``outputs``, and why steps ran eager, where some did."""
@@ -77,6 +81,23 @@ class WindowRuns:
 def digests(outputs: Precomputed) -> list[str]:
     """SHA-256 of the hidden states of each window: the bytes of ``(1, positions, hidden)`` in the model's dtype."""
     return [hashlib.sha256(states[0].cpu().contiguous().view(torch.uint8).numpy().tobytes()).hexdigest() for states in outputs]
+
+
+def filled(asked: Sequence[Window], number: int) -> list[Window]:
+    """``number`` windows: the set's first ones, and where it has fewer the same ones again, each time turned further in time.
+
+    Windows that are alike would hide that two of them were mixed up.
+    """
+    turns = -(-number // len(asked))
+    return [_turned(asked[index % len(asked)], index // len(asked), turns) for index in range(number)]
+
+
+def _turned(window: Window, turn: int, turns: int) -> Window:
+    if not turn:
+        return window
+    features = window.features.roll(-(window.features.shape[-1] * turn // turns), dims=-1)
+    heard = digest([window.heard, turn, turns])
+    return replace(window, id=turned_name(window.id, turn, turns), features=features, heard=heard)
 
 
 class _Whole:
