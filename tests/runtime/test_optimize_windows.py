@@ -198,6 +198,14 @@ def test_windows_run_by_the_confirmed_mode(
             assert_same_bits(ours, answer)
 
 
+def test_a_changed_model_has_no_windows_in_one_call(confirmed: Confirmed, model: Any) -> None:
+    ahead = optimize(model, confirmed)
+    ahead.together = 2
+    assert ahead.in_one_call() == 2
+    model.proj_out.weight = torch.nn.Parameter(model.proj_out.weight.detach().clone(), requires_grad=False)
+    assert ahead.in_one_call() == 1
+
+
 def test_windows_run_one_after_the_other_where_nothing_is_confirmed(model: Any, heard: list[dict[str, torch.Tensor]]) -> None:
     windows = Windows(model, Alone(), (), ASKED)
     for ours, answer in zip(windows.run(heard, pad=0), windows.sequential(heard), strict=True):

@@ -62,7 +62,7 @@ class Windows:
         were compared, so sampling and beams go one after the other.
         """
         ahead = ahead_of(self.model)
-        batch = ahead.together if ahead is not None and self._greedy() else 1
+        batch = ahead.in_one_call() if ahead is not None and self._greedy() else 1
         return self.independent(_Given(inputs, precompute(self.model, inputs)), batch, pad)
 
     def independent(self, inputs: Sequence[Inputs], batch: int, pad: int) -> list[torch.Tensor]:
@@ -75,14 +75,15 @@ class Windows:
         kept: list[torch.Tensor] = []
         with Progress("windows", len(inputs)) as progress:
             for indices in _batches(len(inputs), batch):
+                windows = [inputs[index] for index in indices]
                 prompts = [self.script.prompt(index, ()) for index in indices]
                 ends = [tuple(self.script.ends(index)) for index in indices]
                 alike = len({prompt.shape[1] for prompt in prompts}) == len(set(ends)) == 1
                 answers: Sequence[torch.Tensor | None] = [None] * len(indices)
                 if alike and len(indices) == batch > 1:
-                    answers = self._rows([inputs[index] for index in indices], prompts, ends[0], pad)
-                for index, prompt, answer in zip(indices, prompts, answers, strict=True):
-                    kept.append(self._alone(index, inputs[index], prompt, answer))
+                    answers = self._rows(windows, prompts, ends[0], pad)
+                for index, window, prompt, answer in zip(indices, windows, prompts, answers, strict=True):
+                    kept.append(self._alone(index, window, prompt, answer))
                     progress.step(f"window {index}")
         return kept
 

@@ -50,7 +50,7 @@ class Ahead:
     """A receipt's decision on windows, for ``model``, under the attention backend ``attention``.
 
     ``decision`` is the receipt's, ``asked`` what its protocol says of windows. ``encoder`` and ``grade`` say how windows are
-    encoded; ``together`` is how many go into one call of ``generate``.
+    encoded, ``batch`` of them at a time; ``together`` is how many are confirmed to go into one call of ``generate``.
     """
 
     def __init__(self, model: Any, decision: Mapping[str, Any], asked: Mapping[str, int], attention: str) -> None:
@@ -71,6 +71,10 @@ class Ahead:
         how = f"in batches of {self.batch}" if self.batch > 1 else f"one at a time, {self.encoder}"
         decoded = f"{self.together} in one call" if self.together > 1 else "one after the other"
         return f"encoded {how} ({self.grade}), decoded {decoded}"
+
+    def in_one_call(self) -> int:
+        """How many windows may go into one call of ``generate`` now: 1 where the model is not what was confirmed."""
+        return 1 if self._guard.refusal() else self.together
 
     def precompute(self, windows: Sequence[Inputs]) -> Precomputed:
         """See :func:`precompute`."""

@@ -142,6 +142,9 @@ def grade_of(
 
 def _batches(windows: Sequence[Inputs], batch: int) -> Iterator[range]:
     """Whole batches of windows whose inputs have one shape, and single ones."""
+    if batch == 1:
+        yield from (range(index, index + 1) for index in range(len(windows)))
+        return
     first = 0
     while first < len(windows):
         last, form = first + 1, form_of(windows[first])

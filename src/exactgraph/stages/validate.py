@@ -104,8 +104,8 @@ def _validate(loaded: Loaded, chosen: Candidate, decisions: dict[str, Any]) -> R
                 with loaded.hold.alone():
                     with watched(loaded.hold.uuid) as load:
                         repetitions.paired(session.eager, session.generate, asked, timed)
-                    if windows is not None:
-                        windows.time(timed)
+                        if windows is not None:
+                            windows.time(timed)
                     result["measured"] = _floor(loaded) | {"load": load.to_json()}
                     recording = _record(loaded, session, asked[0], repetitions)
                 result["measured"] |= _profile(recording)
