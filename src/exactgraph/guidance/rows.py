@@ -8,9 +8,18 @@ from typing import Any
 import torch
 from transformers.modeling_outputs import BaseModelOutput
 
-from exactgraph.refusal import UserError
+from exactgraph.models.step_inputs import form_of
+from exactgraph.refusal import Refused, UserError
 
 Inputs = dict[str, Any]
+
+
+def alike(windows: Sequence[Inputs]) -> bool:
+    """Whether one call can have all ``windows``: the same names, shapes and dtypes, and equal values of what is no tensor."""
+    try:
+        return len({form_of(window) for window in windows}) == 1
+    except Refused:  # a value of a kind that cannot be compared
+        return False
 
 
 def together(windows: Sequence[Inputs]) -> Inputs:

@@ -14,7 +14,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
 from exactgraph.guidance.device import OnDevice
-from exactgraph.guidance.rows import Inputs, cut, padded, together
+from exactgraph.guidance.rows import Inputs, alike, cut, padded, together
 from exactgraph.progress import Progress
 from exactgraph.refusal import UserError
 from exactgraph.runtime.ahead import ahead_of, precompute
@@ -68,8 +68,9 @@ class Windows:
     def independent(self, inputs: Sequence[Inputs], batch: int, pad: int) -> list[torch.Tensor]:
         """The same, ``batch`` windows in one call; 1 for one after the other.
 
-        What is left over of the last batch, and windows whose prompts have several lengths or whose ends differ, go one after
-        the other: eager's kernels depend on the shape of a call, and only whole batches without padding were compared.
+        What is left over of the last batch, and windows whose arguments or ends differ, or whose prompts have several lengths,
+        go one after the other: eager's kernels depend on the shape of a call, and only whole batches without padding were
+        compared.
         Windows that are to be tried again are tried alone.
         """
         kept: list[torch.Tensor] = []
@@ -78,9 +79,9 @@ class Windows:
                 windows = [inputs[index] for index in indices]
                 prompts = [self.script.prompt(index, ()) for index in indices]
                 ends = [tuple(self.script.ends(index)) for index in indices]
-                alike = len({prompt.shape[1] for prompt in prompts}) == len(set(ends)) == 1
+                unpadded = len({prompt.shape[1] for prompt in prompts}) == len(set(ends)) == 1
                 answers: Sequence[torch.Tensor | None] = [None] * len(indices)
-                if alike and len(indices) == batch > 1:
+                if unpadded and len(indices) == batch > 1 and alike(windows):
                     answers = self._rows(windows, prompts, ends[0], pad)
                 for index, window, prompt, answer in zip(indices, windows, prompts, answers, strict=True):
                     kept.append(self._alone(index, window, prompt, answer))
