@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from small_whisper import CPU, make_heard
+from transformers import AutoModelForSpeechSeq2Seq, WhisperForConditionalGeneration
 
 from exactgraph.candidates.registry import candidate
 from exactgraph.canonical import read_json, write_json
+from exactgraph.guidance.doubled import Guided, Unconditional
+from exactgraph.guidance.processors import ClassifierFree
 from exactgraph.protocol.tasks import is_speech, stop_at_length
 from exactgraph.protocol.trace import record_sets
 from exactgraph.protocol.window_ways import equal, grade
@@ -18,42 +24,41 @@ from exactgraph.stages.context import context_of
 from exactgraph.stages.loaded import Loaded
 from exactgraph.stages.validate import _validate
 
-MODELING = """
-from functools import wraps
-
-from exactgraph.guidance.doubled import Guided, Unconditional
-from exactgraph.guidance.processors import ClassifierFree
-from transformers import WhisperForConditionalGeneration
-
 
 class Own(Guided, WhisperForConditionalGeneration):
-    def __init__(self, config):
+    """What a user's folder would bring along as code."""
+
+    def __init__(self, config: Any) -> None:
         super().__init__(config)
         self.guidance = Unconditional("first", encoded="zeros")
 
-    def prepare_inputs_for_generation(self, input_ids, **kwargs):
+    def prepare_inputs_for_generation(self, input_ids: torch.Tensor, **kwargs: Any) -> Any:
         return super().prepare_inputs_for_generation(input_ids, decoder_guidance=self.guidance, **kwargs)
 
     # generate reads the names of its arguments.
     @wraps(WhisperForConditionalGeneration.forward)
-    def forward(self, *args, **kwargs):
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         output = super().forward(*args, **kwargs)
         output.logits = ClassifierFree(3.0, "first").apply(output.logits)
         return output
-"""
+
+
+def load_own(folder: Path, **loading: Any) -> Any:
+    assert loading.pop("trust_remote_code")
+    return Own.from_pretrained(folder, **loading)
 
 
 @pytest.fixture
-def guided(tmp_path: Path) -> Loaded:
+def guided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Loaded:
     """The seeded Whisper as a model of such a class, loaded from its folder, with its own baseline."""
     heard = make_heard(tmp_path)
     folder = tmp_path / "model"
     config = read_json(folder / "config.json")
     own = {"architectures": ["Own"], "auto_map": {"AutoModelForSpeechSeq2Seq": "modeling_own.Own"}}
     write_json(folder / "config.json", config | own)
-    (folder / "modeling_own.py").write_text(MODELING)
+    # In place of transformers' import of the folder's code, which lasts for the process.
+    monkeypatch.setattr(AutoModelForSpeechSeq2Seq, "from_pretrained", load_own)
     model = load_model(folder, "fp32", CPU, remote_code=True)
-    assert type(model).__name__ == "Own"
     stop_at_length(model)
     plain = heard.place.frozen()["sets"]
     traces = record_sets(model.generate, heard.questions, CPU, lambda name: None)
