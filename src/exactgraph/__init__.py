@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from exactgraph.runtime.ahead import precompute as precompute
     from exactgraph.runtime.not_optimized import NotOptimized as NotOptimized
     from exactgraph.runtime.not_optimized import NotOptimizedWarning as NotOptimizedWarning
     from exactgraph.runtime.optimize import optimize as optimize
@@ -19,6 +20,7 @@ _LAZY = {
     "NotOptimizedWarning": ".runtime.not_optimized",
     "optimize": ".runtime.optimize",
     "optimized": ".runtime.optimize",
+    "precompute": ".runtime.ahead",
     "restore": ".runtime.optimize",
 }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSpeechSeq2Seq
 
 from exactgraph.candidates.registry import CONTROLS
 from exactgraph.canonical import read_json, short, write_json
@@ -20,6 +20,8 @@ from exactgraph.workflow.keys import Key
 from exactgraph.workflow.stage_digest import stage_digest
 
 SOURCE = "random:tiny-llama?seed=0"
+SPEECH = "random:tiny-whisper?seed=0"
+WINDOWS = {"encoder_batch": 3, "device_mib": 1, "parallel": 2}
 _NEW_TOKENS = {"heldout": 6, "confirm": 6, "long": 24}
 
 
@@ -30,6 +32,7 @@ class Confirmed:
     store: Path
     receipt: Path
     precision: str
+    speech: bool = False
 
     @property
     def model(self) -> Path:
@@ -37,20 +40,18 @@ class Confirmed:
 
     def load(self) -> Any:
         """The model as a user has it."""
-        return AutoModelForCausalLM.from_pretrained(self.model, dtype=DTYPES[self.precision])
+        kind: Any = AutoModelForSpeechSeq2Seq if self.speech else AutoModelForCausalLM
+        return kind.from_pretrained(self.model, dtype=DTYPES[self.precision])
 
 
 def make(
-    store: Path,
-    names: list[str],
-    wanted: str = "auto",
-    batches: tuple[int, ...] = (1,),
-    source: str = SOURCE,
-    **more: Any,
+    store: Path, names: list[str], wanted: str = "auto", batches: tuple[int, ...] = (1,), speech: str | None = None
 ) -> Confirmed:
-    """Confirm the last of ``names`` that is exact, in ``batches`` too; ``more`` goes into the protocol."""
+    """Confirm the last of ``names`` that is exact, in ``batches`` too; ``speech``: the source of a model that hears."""
     environment = present(wanted)
-    resolved, protocol = resolve(source), _protocol(environment["precision"]) | more
+    resolved, protocol = resolve(speech or SOURCE), _protocol(environment["precision"])
+    if speech:
+        protocol |= {"task": "transcribe", "windows": WINDOWS}
     if batches != (1,):
         protocol["batches"] = list(batches)
     facts = (resolved["model"], resolved["commit"], environment["device"]["id"], environment["environment"]["key"])
@@ -73,7 +74,7 @@ def make(
     with patch.object(confirm, "attempt_fresh", _attempt_here):
         confirm.run(folder, stage_digest("confirm"), 1)
     receipt.run(folder)
-    return Confirmed(store, folder / "receipt.json", environment["precision"])
+    return Confirmed(store, folder / "receipt.json", environment["precision"], speech is not None)
 
 
 def _attempt_here(folder: Path, name: str) -> dict[str, Any]:

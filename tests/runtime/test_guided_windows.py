@@ -12,10 +12,12 @@ from plain_processors import PlainMonotonic
 from runtime_outputs import assert_same_bits, steps_of
 from test_encdec_step import attention, opened  # noqa: F401
 from transformers import LogitsProcessor
+from transformers.modeling_outputs import BaseModelOutput
 
 from exactgraph.guidance.device import OnDevice
 from exactgraph.guidance.modes import compare_modes
 from exactgraph.guidance.processors import Monotonic
+from exactgraph.guidance.rows import alike, together
 from exactgraph.guidance.windows import Windows
 from exactgraph.refusal import UserError
 
@@ -119,6 +121,21 @@ def test_a_batch_has_one_set_of_ends(device: torch.device) -> None:
     model = make("t5", device)
     with pytest.raises(UserError, match="end with different ids"):
         Windows(model, Other(device), (), SETTINGS).parallel([question(model, seed=seed) for seed in range(2)], 2, 0)
+
+
+def test_windows_that_one_call_can_have() -> None:
+    one, longer = torch.zeros(1, 4), torch.zeros(1, 5)
+    encoded = BaseModelOutput(last_hidden_state=torch.ones(1, 3, 2))
+    first, second = ({"input_ids": one + value, "style": "calm", "encoder_outputs": encoded} for value in (1, 2))
+    assert alike([first, second])
+    joined = together([first, second])
+    assert joined["input_ids"].tolist() == [[1.0] * 4, [2.0] * 4]
+    assert (joined["style"], joined["encoder_outputs"].last_hidden_state.shape) == ("calm", (2, 3, 2))
+    for other in ({"style": "wild"}, {"input_ids": longer}, {"mask": one}):
+        assert not alike([first, {**second, **other}])
+    assert not alike([{"input_ids": one, "own": object()}] * 2)
+    with pytest.raises(UserError, match="only where they have the same style"):
+        together([first, {**second, "style": "wild"}])
 
 
 @pytest.mark.parametrize(("times", "faster"), [((0.0, 2.0, 10.0, 13.0), "sequential"), ((0.0, 4.0, 10.0, 11.0), "parallel")])

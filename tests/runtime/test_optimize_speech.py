@@ -58,7 +58,7 @@ def whisper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_bundle_is_enough_for_a_tied_head(whisper: Path, tmp_path: Path) -> None:
-    confirmed = confirmed_key.make(tmp_path / "store", ["encdec-step"], "fp32", source=f"path:{whisper}", task="transcribe")
+    confirmed = confirmed_key.make(tmp_path / "store", ["encdec-step"], "fp32", speech=f"path:{whisper}")
     export_bundle(confirmed.receipt, tmp_path / "receipt.bundle")
     model: Any = WhisperForConditionalGeneration.from_pretrained(confirmed.model)
     assert model.proj_out.weight is model.model.decoder.embed_tokens.weight

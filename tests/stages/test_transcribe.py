@@ -2,47 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
+from small_whisper import CPU, make_heard
 
 from exactgraph.candidates.registry import candidate
-from exactgraph.canonical import read_json, write_json
-from exactgraph.environment.gpulock import Hold
-from exactgraph.protocol.questions import questions
-from exactgraph.protocol.tasks import stop_at_length
+from exactgraph.canonical import read_json
 from exactgraph.protocol.trace import record_sets
 from exactgraph.refusal import Refused, UserError
-from exactgraph.runtime.load import load_model
-from exactgraph.sources.random_weights import write_model
 from exactgraph.stages.context import context_of
 from exactgraph.stages.loaded import Loaded, _check_task
-from exactgraph.stages.place import Place
 from exactgraph.stages.profile import _profile
 from exactgraph.stages.validate import _validate
-
-CPU = torch.device("cpu")
-LENGTHS = {"heldout": 8, "long": 20}
 
 
 @pytest.fixture
 def heard(tmp_path: Path) -> Loaded:
-    """A seeded Whisper with windows and its frozen baseline, as in a rehearsal."""
-    folder = tmp_path / "model"
-    folder.mkdir()
-    write_model("tiny-whisper", 0, folder)
-    model = load_model(folder, "fp32", CPU)
-    stop_at_length(model)
-    sets = {name: {"new_tokens": count, "prompts": [{"id": f"{name}/0", "seeded": 0}]} for name, count in LENGTHS.items()}
-    protocol: dict[str, Any] = {"task": "transcribe", "dtype": "fp32", "sets": sets}
-    protocol |= {"rehearsal": True, "repetitions": 2, "timed": 0, "warmups": 0, "step_lengths": 64}
-    asked = questions(protocol, folder, None)
-    traces = record_sets(model.generate, asked, CPU, lambda name: None)
-    write_json(tmp_path / "frozen.json", {"status": "frozen", "attention": "default", "sets": traces})
-    return Loaded(Place(tmp_path), model, None, asked, protocol, {}, {}, CPU, Hold(None, None), time.time())
+    return make_heard(tmp_path)
 
 
 def test_eager_itself_is_exact(heard: Loaded) -> None:

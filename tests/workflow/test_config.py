@@ -10,7 +10,7 @@ import pytest
 import yaml
 from project import ROOT, Project
 
-from exactgraph.canonical import short, write_json
+from exactgraph.canonical import read_json, short, write_json
 from exactgraph.refusal import UserError
 from exactgraph.workflow import config as settings
 from exactgraph.workflow.keys import Key
@@ -50,6 +50,9 @@ def test_the_shipped_configuration_spells_out_the_defaults(config: dict[str, Any
         ({"protocol": {"batches": [1, 0]}}, "protocol.batches[1]"),
         ({"protocol": {"batches": [1, 2, 2]}}, "protocol.batches"),
         ({"protocol": {"batches": [2, 4]}}, "protocol.batches"),
+        ({"protocol": {"windows": {"encoder_batch": 0}}}, "protocol.windows.encoder_batch"),
+        ({"protocol": {"windows": {"batch": 4}}}, "protocol.windows"),
+        ({"rehearsal": {"windows": {"device_mib": -1}}}, "rehearsal.windows.device_mib"),
         ({"rehearsal": {"model": "ftp:x"}}, "rehearsal.model"),
         ({"devices": {"local": {"gpus": 2}}}, "devices.local"),
         ({"devices": {"a slot": {}}}, "devices"),
@@ -167,7 +170,30 @@ def test_a_seeded_speech_model_gets_seeded_windows(config: dict[str, Any]) -> No
 
 def test_the_protocol_of_other_models_names_no_task(config: dict[str, Any]) -> None:
     """Their keys are what they were, and their receipts stay current."""
-    assert "task" not in settings.protocol_for(config, "bf16", rehearsal=False, token_ids=False)
+    protocol = settings.protocol_for(config, "bf16", rehearsal=False, token_ids=False)
+    assert not {"task", "windows"} & set(protocol)
+
+
+@pytest.mark.parametrize("rehearsal", [False, True])
+def test_windows_are_a_part_of_the_protocols_that_have_some(config: dict[str, Any], rehearsal: bool) -> None:
+    def protocol() -> dict[str, Any]:
+        return settings.protocol_for(config, "fp32", rehearsal, token_ids=True, task="transcribe")
+
+    shipped = protocol()
+    assert shipped["windows"] == config["rehearsal" if rehearsal else "protocol"]["windows"]
+    keys = {short(shipped)}
+    for name, value in shipped["windows"].items():
+        config["rehearsal" if rehearsal else "protocol"]["windows"] = {**shipped["windows"], name: value + 1}
+        keys.add(short(protocol()))
+    assert len(keys) == 4
+
+
+def test_a_part_of_the_windows_leaves_the_defaults_of_the_rest(project: Project) -> None:
+    project.configure(protocol={"windows": {"parallel": 4}})
+    project.run("confirm")
+    resolved = read_json(project.folder / "artifacts" / "config.json")
+    assert resolved["protocol"]["windows"] == {"encoder_batch": 16, "device_mib": 1024, "parallel": 4}
+    assert resolved["rehearsal"]["windows"] == {"encoder_batch": 2, "device_mib": 64, "parallel": 2}
 
 
 @pytest.mark.parametrize("rehearsal", [False, True])
@@ -227,12 +253,14 @@ def test_every_entry_of_the_protocol_changes_its_key(config: dict[str, Any]) -> 
         return short(settings.protocol_for(entries, "bf16", rehearsal=False, token_ids=False))
 
     keys = {key(config)}
-    for name, value in config["protocol"].items():
+    # Windows are asked of speech models alone: see above.
+    entries = {name: value for name, value in config["protocol"].items() if name != "windows"}
+    for name, value in entries.items():
         changed = copy.deepcopy(config)
         changed["protocol"][name] = [1, 2] if name == "batches" else value + 1
         keys.add(key(changed))
     keys.add(key({**config, "attention_preference": ["math"]}))
-    assert len(keys) == len(config["protocol"]) + 2
+    assert len(keys) == len(entries) + 2
     assert key({**config, "candidates": [], "models": ["pypi:other==1"]}) == key(config)
 
 

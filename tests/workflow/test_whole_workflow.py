@@ -60,14 +60,22 @@ def test_real_weights_answer_sensibly(folder: Path) -> None:
 @pytest.mark.timeout(900)
 def test_a_speech_model_from_nothing_to_a_receipt(folder: Path) -> None:
     model = {"source": "random:tiny-whisper?seed=0", "task": "transcribe"}
-    write_json(folder / "config.yaml", {"models": [model], "rehearsal": {"model": model}, "candidates": ["static", "C022"]})
-    snakemake(folder)
+    candidates = ["static", "C022", "encdec-step"]
+    write_json(folder / "config.yaml", {"models": [model], "rehearsal": {"model": model}, "candidates": candidates})
+    printed = snakemake(folder)
     (receipt,) = folder.glob("artifacts/*/*/*/*/receipt.json")
     predicate = read_json(receipt)["predicate"]
     assert predicate["protocol"]["whole"]["task"] == "transcribe"
     verdicts = {name: found["verdict"] for name, found in predicate["candidates"].items()}
     assert verdicts["C022"] == "refused"
     assert (verdicts["wrong-ulp"], verdicts["wrong-late"]) == ("rejected", "caught")
+    if predicate["status"] == "rehearsal":
+        assert verdicts["encdec-step"] == "confirmed"
+        told = predicate["candidates"]["encdec-step"]["windows"]["encoder"]
+        assert (told["eager"]["grade"], told["captured"]["grade"]) == ("bit-identical", "bit-identical")
+        assert predicate["confirmation"]["windows"]["encoder"] in ("captured", "batched")
+        assert "Windows with encdec-step: " in printed
+        assert "Windows ahead of decoding" in (receipt.parent / "report" / "report.md").read_text()
     assert "Nothing to be done" in snakemake(folder)
     verify(folder, receipt)
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from exactgraph.guidance.windows import Inputs, Windows
+from exactgraph.guidance.rows import Inputs
+from exactgraph.guidance.windows import Windows
 
 
 def compare_modes(

@@ -1,6 +1,6 @@
 """Long inputs in windows: one after the other, where a window's prompt depends on what came before, or many at a time.
 
-Both call ``model.generate`` and nothing else, so both run through whatever is installed in the model.
+All ways call ``model.generate`` and nothing else to decode, so they run through whatever is installed in the model.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
 from exactgraph.guidance.device import OnDevice
+from exactgraph.guidance.rows import Inputs, alike, cut, padded, together
 from exactgraph.progress import Progress
 from exactgraph.refusal import UserError
-
-Inputs = dict[str, Any]
+from exactgraph.runtime.ahead import ahead_of, precompute
 
 
 class Script(Protocol):
@@ -50,15 +50,42 @@ class Windows:
         kept: list[torch.Tensor] = []
         with Progress("windows", len(inputs)) as progress:
             for index, window in enumerate(inputs):
-                prompt = self.script.prompt(index, tuple(kept))
-                tries = 0
-                while True:
-                    generated = self._generate(window, prompt, self.script.ends(index))
-                    tries += 1
-                    if not self.script.again(index, generated, tries):
-                        break
-                kept.append(self.script.keep(index, generated))
+                kept.append(self._alone(index, window, self.script.prompt(index, tuple(kept))))
                 progress.step(f"window {index}")
+        return kept
+
+    def run(self, inputs: Sequence[Inputs], pad: int) -> list[torch.Tensor]:
+        """What is kept of windows that do not depend on each other, by the way that is confirmed for the model here.
+
+        The encoder's outputs come first, see :func:`exactgraph.precompute`; then :meth:`independent` with the confirmed number
+        of windows in one call, or one after the other where none is confirmed to be exact and faster. Only greedy answers
+        were compared, so sampling and beams go one after the other.
+        """
+        ahead = ahead_of(self.model)
+        batch = ahead.in_one_call() if ahead is not None and self._greedy() else 1
+        return self.independent(_Given(inputs, precompute(self.model, inputs)), batch, pad)
+
+    def independent(self, inputs: Sequence[Inputs], batch: int, pad: int) -> list[torch.Tensor]:
+        """The same, ``batch`` windows in one call; 1 for one after the other.
+
+        What is left over of the last batch, and windows whose arguments or ends differ, or whose prompts have several lengths,
+        go one after the other: eager's kernels depend on the shape of a call, and only whole batches without padding were
+        compared.
+        Windows that are to be tried again are tried alone.
+        """
+        kept: list[torch.Tensor] = []
+        with Progress("windows", len(inputs)) as progress:
+            for indices in _batches(len(inputs), batch):
+                windows = [inputs[index] for index in indices]
+                prompts = [self.script.prompt(index, ()) for index in indices]
+                ends = [tuple(self.script.ends(index)) for index in indices]
+                unpadded = len({prompt.shape[1] for prompt in prompts}) == len(set(ends)) == 1
+                answers: Sequence[torch.Tensor | None] = [None] * len(indices)
+                if unpadded and len(indices) == batch > 1 and alike(windows):
+                    answers = self._rows(windows, prompts, ends[0], pad)
+                for index, window, prompt, answer in zip(indices, windows, prompts, answers, strict=True):
+                    kept.append(self._alone(index, window, prompt, answer))
+                    progress.step(f"window {index}")
         return kept
 
     def parallel(self, inputs: Sequence[Inputs], batch: int, pad: int) -> list[torch.Tensor]:
@@ -75,13 +102,32 @@ class Windows:
                 if len(set(ends)) > 1:
                     raise UserError(f"Windows {indices[0]} to {indices[-1]} end with different ids, and one call has one set.")
                 prompts = [self.script.prompt(index, ()) for index in indices]
-                prompt, mask = _padded(prompts, pad)
-                together = {name: torch.cat([inputs[index][name] for index in indices]) for name in inputs[indices[0]]}
-                rows = self._generate({**together, "decoder_attention_mask": mask}, prompt, ends[0], pad_token_id=pad)
-                for index, row in zip(indices, rows, strict=True):
-                    kept.append(self.script.keep(index, _cut(row, ends[0])[None]))
+                rows = self._rows([inputs[index] for index in indices], prompts, ends[0], pad)
+                kept += [self.script.keep(index, row) for index, row in zip(indices, rows, strict=True)]
                 progress.step(f"windows {indices[0]} to {indices[-1]}")
         return kept
+
+    def _alone(self, index: int, window: Inputs, prompt: torch.Tensor, generated: torch.Tensor | None = None) -> torch.Tensor:
+        """What is kept of a window by itself; ``generated``: its first try, where that was made with others."""
+        tries = 0
+        while True:
+            if generated is None or tries:
+                generated = self._generate(window, prompt, self.script.ends(index))
+            tries += 1
+            if not self.script.again(index, generated, tries):
+                return self.script.keep(index, generated)
+
+    def _rows(
+        self, windows: Sequence[Inputs], prompts: Sequence[torch.Tensor], ends: Sequence[int], pad: int
+    ) -> list[torch.Tensor]:
+        """What one call generates for each of ``windows``, int64 ``(1, tokens)``, up to its end."""
+        prompt, mask = padded(prompts, pad)
+        rows = self._generate({**together(windows), "decoder_attention_mask": mask}, prompt, ends, pad_token_id=pad)
+        return [cut(row, ends)[None] for row in rows]
+
+    def _greedy(self) -> bool:
+        asked = {**vars(self.model.generation_config), **self.arguments}
+        return not asked.get("do_sample") and (asked.get("num_beams") or 1) == 1
 
     def _generate(self, window: Inputs, prompt: torch.Tensor, ends: Sequence[int], **others: Any) -> torch.Tensor:
         for processor in self.processors:
@@ -96,26 +142,26 @@ class Windows:
             return_dict_in_generate=False,
             **{**self.arguments, **others},
         )
-        # Whisper leaves the prompt out.
-        start = 0 if isinstance(self.model, WhisperGenerationMixin) else prompt.shape[1]
+        # Whisper leaves the prompt out, unless its generate is to be one call of transformers' own loop.
+        whole = {**self.arguments, **window}.get("force_unique_generate_call")
+        start = 0 if isinstance(self.model, WhisperGenerationMixin) and not whole else prompt.shape[1]
         generated: torch.Tensor = answer[:, start:]
         return generated
+
+
+class _Given(Sequence[Inputs]):
+    """``inputs``, each with the encoder's output for it, which comes to the device when the window does."""
+
+    def __init__(self, inputs: Sequence[Inputs], outputs: Sequence[Any]) -> None:
+        self._inputs, self._outputs = inputs, outputs
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def __getitem__(self, index: Any) -> Any:
+        return {**self._inputs[index], "encoder_outputs": self._outputs[index]}
 
 
 def _batches(windows: int, batch: int) -> Iterator[range]:
     for first in range(0, windows, batch):
         yield range(first, min(windows, first + batch))
-
-
-def _padded(prompts: Sequence[torch.Tensor], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """All prompts as one batch, and its mask, both int64 ``(windows, tokens)``."""
-    longest = max(prompt.shape[1] for prompt in prompts)
-    ids = [torch.nn.functional.pad(prompt, (longest - prompt.shape[1], 0), value=pad) for prompt in prompts]
-    masks = [torch.nn.functional.pad(torch.ones_like(prompt), (longest - prompt.shape[1], 0)) for prompt in prompts]
-    return torch.cat(ids), torch.cat(masks)
-
-
-def _cut(row: torch.Tensor, ends: Sequence[int]) -> torch.Tensor:
-    """``row``, int64 ``(tokens,)``, up to its first end, which stays."""
-    found = torch.isin(row, torch.tensor(ends, dtype=row.dtype, device=row.device)).nonzero()
-    return row if not len(found) else row[: int(found[0]) + 1]

@@ -6,11 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 GENERATE, TRANSCRIBE = "generate", "transcribe"
+_WHISPER, _AUTO = "WhisperForConditionalGeneration", "AutoModelForSpeechSeq2Seq"
 
 
 def transcribes(protocol: Mapping[str, Any]) -> bool:
     """Whether ``protocol`` asks for transcripts. It names no other task, so that the keys of all others are what they were."""
     return protocol.get("task") == TRANSCRIBE
+
+
+def is_speech(config: Mapping[str, Any]) -> bool:
+    """Whether a model with this ``config.json`` hears: a Whisper, or a class of the model's own code around one."""
+    return config.get("architectures") == [_WHISPER] or _AUTO in (config.get("auto_map") or {})
 
 
 def stop_at_length(model: Any) -> None:

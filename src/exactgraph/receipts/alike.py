@@ -93,6 +93,7 @@ class _Pair:
         if self._same(f"the validation of {name}", counted, others, *_COUNTED):
             self._same_traces(f"{name} at validation", ours["sets"], theirs["sets"])
             self._same_batches(f"{name} at validation", ours, theirs)
+            self._same_windows(f"{name} at validation", ours, theirs)
 
     def same_confirmation(self) -> None:
         both = [
@@ -108,12 +109,31 @@ class _Pair:
             if ours["status"] == _MATCHED or ours["control"]:
                 self._same_traces(f"{name} at confirmation", ours["sets"], theirs["sets"])
                 self._same_batches(f"{name} at confirmation", ours, theirs)
+                self._same_windows(f"{name} at confirmation", ours, theirs)
 
     def _same_batches(self, what: str, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
         for one, other in zip(ours.get("batches", []), theirs.get("batches", []), strict=True):
             batch = f"{what} in batches of {one['batch']}"
             if self._same(batch, one, other, "served"):
                 self._same_traces(batch, one["candidate"], other["candidate"])
+
+    def _same_windows(self, what: str, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+        """Hidden states and tokens by every way; which of them is faster is told by each receipt alone."""
+        if "windows" not in ours:
+            return
+        one, other = ours["windows"], theirs["windows"]
+        different = [
+            f"{part} of {name}"
+            for name in one["sets"]
+            for part in ("windows", "expected", "states", "tokens")
+            if one["sets"][name][part] != other["sets"][name][part]
+        ]
+        if one["refused"] != other["refused"]:
+            different.append("what is refused")
+        if different:
+            self.result.no(f"{what}, windows ahead of decoding: other {', '.join(different)}")
+        else:
+            self.result.yes(f"{what}, windows ahead of decoding: equal hidden states and tokens by every way")
 
     def _same(self, what: str, ours: dict[str, Any], theirs: dict[str, Any], *names: str) -> bool:
         different = [name for name in names if ours[name] != theirs[name]]

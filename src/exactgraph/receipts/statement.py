@@ -13,6 +13,7 @@ from exactgraph.receipts.evidence import Evidence, Inconsistent, load, run_folde
 from exactgraph.receipts.outcome import Outcome, conclude, verdict
 from exactgraph.receipts.profile import profile
 from exactgraph.receipts.verdict import Finding, find
+from exactgraph.receipts.windows import decision
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "urn:exactgraph:receipt:v1"
@@ -47,6 +48,7 @@ def write(key_dir: Path) -> dict[str, Any]:
 
 def _statement(evidence: Evidence, findings: dict[str, Finding], outcome: Outcome) -> dict[str, Any]:
     model, environment = evidence.model, evidence.environment
+    windows = decision(evidence, outcome.confirmed)
     return {
         "_type": STATEMENT_TYPE,
         "subject": [{"name": f"{model['model']}@{model['commit']}", "digest": {"sha256": model["weights_digest"]}}],
@@ -73,6 +75,7 @@ def _statement(evidence: Evidence, findings: dict[str, Finding], outcome: Outcom
                 "code": evidence.confirmation["code"],
                 "confirmed": outcome.confirmed,
                 "attempts": [findings[a["candidate"]].attempt for a in evidence.confirmation["attempts"]],
+                **({"windows": windows} if windows else {}),
             },
             "evidence": evidence.digests,
         },
@@ -109,6 +112,7 @@ def _candidate(evidence: Evidence, finding: Finding, outcome: Outcome) -> dict[s
         "timing": timing and {field: timing[field] for field in _TIMING_FIELDS} | {"pairs": len(timing["pairs"])},
         "measured": validation.get("measured") or {},
         **({"batches": finding.batches} if finding.batches else {}),
+        **({"windows": finding.windows} if finding.windows else {}),
         "plan": {"sha256": evidence.digests[f"candidates/{name}/plan.json"], "code": plan["code"], "status": plan["status"]},
         "validation": {
             "sha256": evidence.digests[f"candidates/{name}/validation.json"],

@@ -18,6 +18,7 @@ from exactgraph.protocol.grades import TOKEN_IDENTICAL
 from exactgraph.protocol.verdict import EXACT, REJECTED
 from exactgraph.receipts.batches import batches_in, summary
 from exactgraph.receipts.evidence import Evidence, Inconsistent
+from exactgraph.receipts.windows import windows_in
 
 VALIDATION_SET = "heldout"
 # Relative. Figures are recomputed from the recorded pairs with additions in another order, nothing more.
@@ -30,7 +31,7 @@ class Finding:
 
     ``validated`` is validation's status as found again; ``confirmed`` is None where confirmation did not try it, else
     ``matched``, ``mismatch`` or ``failed``. ``faster`` is None where nothing was timed. ``batches``: what validation showed of
-    each batch beyond one, empty where none was asked.
+    each batch beyond one, empty where none was asked; ``windows``: of windows ahead of decoding, None where nothing was.
     """
 
     candidate: str
@@ -42,6 +43,7 @@ class Finding:
     comparison: dict[str, Any] | None
     attempt: dict[str, Any] | None
     batches: list[dict[str, Any]]
+    windows: dict[str, Any] | None
 
     @property
     def exact(self) -> bool:
@@ -60,11 +62,12 @@ def _find_one(evidence: Evidence, candidate: str, attempt: dict[str, Any] | None
     validation = evidence.validation(candidate)
     status, comparison, reached = validation["status"], validation.get("comparison"), None
     batches: list[dict[str, Any]] = []
+    windows: dict[str, Any] | None = None
     control = evidence.ranking["candidates"][candidate]["control"]
     if not validation["control"] == control == (candidate in CONTROLS):
         raise Inconsistent(f"Candidate {candidate}: the files disagree on whether it is a control.")
     if status in (EXACT, REJECTED):
-        comparison, reached, batches = _recheck_validation(evidence, candidate)
+        comparison, reached, batches, windows = _recheck_validation(evidence, candidate)
     faster = _recheck_timing(evidence, candidate)
     confirmed = None
     if attempt is not None:
@@ -73,11 +76,13 @@ def _find_one(evidence: Evidence, candidate: str, attempt: dict[str, Any] | None
         confirmed, confirmed_grade, attempt = _recheck_attempt(evidence, attempt)
         if confirmed == "matched" and confirmed_grade == TOKEN_IDENTICAL:
             reached = TOKEN_IDENTICAL
-    return Finding(candidate, control, status, faster, confirmed, reached, comparison, attempt, batches)
+    return Finding(candidate, control, status, faster, confirmed, reached, comparison, attempt, batches, windows)
 
 
-def _recheck_validation(evidence: Evidence, candidate: str) -> tuple[dict[str, Any], str | None, list[dict[str, Any]]]:
-    """The comparison to report, the grade that it gives with the batches, and these.
+def _recheck_validation(
+    evidence: Evidence, candidate: str
+) -> tuple[dict[str, Any], str | None, list[dict[str, Any]], dict[str, Any] | None]:
+    """The comparison to report, the grade that it gives with the batches, these, and what it shows of windows.
 
     ``matches`` and ``of`` stay as recorded, since they also count timed repetitions whose tokens were compared in the
     process; differences and logits come from the recorded traces.
@@ -97,7 +102,12 @@ def _recheck_validation(evidence: Evidence, candidate: str) -> tuple[dict[str, A
     if recorded["of"] < found["of"] or (recorded["matches"] != recorded["of"] and difference is None):
         raise Inconsistent(f"The counts in the validation of {candidate} do not fit its traces and differences.")
     batches = batches_in(evidence, validation, found, f"The validation of {candidate}")
-    judged = judge_all(merged, batches, evidence.plan(candidate)["claims"])
+    claims = evidence.plan(candidate)["claims"]
+    judged = judge_all(merged, batches, claims)
+    # Asked after the recorded pass; repetitions, and with them the timing, come later.
+    exact = judge_all(found, batches, claims)["status"] == EXACT
+    timed = evidence.plan(candidate)["timed"] and evidence.protocol["timed"] > 0
+    windows = windows_in(evidence, validation, exact, {VALIDATION_SET}, timed, f"The validation of {candidate}")
     if (validation["status"], validation["grade"]) != (judged["status"], judged["grade"]):
         raise Inconsistent(
             f"The validation of {candidate} says {validation['status']} ({validation['grade']}); "
@@ -108,7 +118,7 @@ def _recheck_validation(evidence: Evidence, candidate: str) -> tuple[dict[str, A
     asked = found["of"] * (evidence.protocol["repetitions"] if repeated else 1)
     if judged["status"] == EXACT and recorded["of"] < asked:
         raise Inconsistent(f"The validation of {candidate} rests on {recorded['of']} comparisons, not on {asked}.")
-    return dict(merged), judged["grade"], summary(batches)
+    return dict(merged), judged["grade"], summary(batches), windows
 
 
 def _recheck_timing(evidence: Evidence, candidate: str) -> bool | None:
@@ -160,6 +170,10 @@ def _recheck_attempt(evidence: Evidence, attempt: dict[str, Any]) -> tuple[str, 
         )
     if batches:
         told["batches"] = summary(batches)
+    exact = judged["status"] == EXACT
+    windows = windows_in(evidence, attempt, exact, unseen, False, f"The confirmation of {candidate}")
+    if windows is not None:
+        told["windows"] = windows
     difference = first_of_all(found, batches)
     return status, judged["grade"], told | {"grade": judged["grade"], "difference": difference, "comparison": found}
 

@@ -11,6 +11,7 @@ from exactgraph.report.ladder import ladder
 from exactgraph.report.provenance import environment, protocol, repeat
 from exactgraph.report.published import published
 from exactgraph.report.reading import candidates, count, equal, percent, rehearsal
+from exactgraph.report.several import several
 
 
 def report(receipts: list[dict[str, Any]]) -> Document:
@@ -37,7 +38,7 @@ def _receipt(receipt: dict[str, Any]) -> list[Block]:
     if not rehearsal(predicate):
         blocks = [*blocks[1:], verdict]
     blocks += [_figures(predicate)]
-    for section in (ladder, hotspots, rejected, controls, confirmation, baseline, environment, protocol):
+    for section in (ladder, several, hotspots, rejected, controls, confirmation, baseline, environment, protocol):
         blocks += section(predicate)
     blocks += repeat(receipt)
     if rehearsal(predicate):

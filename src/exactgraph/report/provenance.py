@@ -75,6 +75,7 @@ def configuration(predicate: dict[str, Any]) -> str:
         "repetitions": whole["repetitions"],
         "long_run": sets["long"]["new_tokens"],
         "step_lengths": whole["step_lengths"],
+        **({"windows": whole["windows"]} if "windows" in whole else {}),
     }
     batches = whole.get("batches", [1])
     model = {"source": source, "task": whole["task"]} if "task" in whole else source

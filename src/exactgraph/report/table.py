@@ -12,6 +12,7 @@ from rich.text import Text
 
 from exactgraph.protocol.compare import sentence
 from exactgraph.report.console import render
+from exactgraph.report.several import lines
 
 WIDTH = 110
 _REASON_WIDTH = 300  # an error's text may be anything
@@ -44,6 +45,8 @@ def table(receipt: dict[str, Any], color: bool = False) -> str:
     parts.append(_candidates(predicate, timed=not rehearsal))
     notes = _notes(predicate)
     parts += [notes, Text()] if notes.row_count else []
+    told = lines(predicate)
+    parts += [*map(Text, told), Text()] if told else []
     parts.append(_verdict(predicate, rehearsal))
     return render(parts, WIDTH, color)
 

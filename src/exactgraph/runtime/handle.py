@@ -8,6 +8,7 @@ from typing import Any
 
 from exactgraph.capture.graph import Capturer
 from exactgraph.refusal import Refusal
+from exactgraph.runtime.ahead import Ahead
 from exactgraph.runtime.session import Session
 
 
@@ -23,7 +24,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Handle:
-    """An open installation. ``check_seconds`` is what the self-check took."""
+    """An open installation. ``check_seconds`` is what the self-check took; ``ahead`` what is confirmed for windows, if any."""
 
     receipt: Path
     subject: str
@@ -32,6 +33,7 @@ class Handle:
     session: Session
     capturer: Capturer
     check_seconds: float
+    ahead: Ahead | None = None
 
     #: Why nothing is installed; never the case here.
     refusal = None
@@ -74,6 +76,7 @@ class Handle:
             f"exactgraph: {self.plan.candidate} ({self.plan.grade}) for {self.subject}, receipt {self.status}",
             f"  receipt   {self.receipt}",
             f"  plan      {self.plan.decisions}, attention {self.plan.attention}",
+            *([] if self.ahead is None else [f"  windows   {self.ahead!r}"]),
             f"  calls     {counts['calls']} through {self.plan.candidate}, {sum(counts['eager_calls'].values())} eager",
             *(f"            {count} x {sentence}" for sentence, count in counts["eager_calls"].items()),
             f"  steps     {counts['graph_steps']} through graphs, {counts['eager_steps']} eager",

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from exactgraph.canonical import read_json
+from exactgraph.protocol.tasks import is_speech
 from exactgraph.refusal import UserError
 
-SPEECH = "WhisperForConditionalGeneration"
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
@@ -35,7 +35,7 @@ def load_model(folder: Path, dtype: str, device: torch.device, remote_code: bool
         logging.disable_progress_bar()
     with _sentences(folder):
         # Whisper's decoder alone is a causal language model too, so the type of the configuration does not tell.
-        hears = read_json(folder / "config.json").get("architectures") == [SPEECH]
+        hears = is_speech(read_json(folder / "config.json"))
         kind: Any = AutoModelForSpeechSeq2Seq if hears else AutoModelForCausalLM
         loaded: Any = kind.from_pretrained(
             folder, dtype=DTYPES[dtype], local_files_only=True, trust_remote_code=remote_code, output_loading_info=True

@@ -24,7 +24,9 @@ from exactgraph.candidates.registry import candidate
 from exactgraph.canonical import read_json
 from exactgraph.capture import capturer_for
 from exactgraph.protocol.batches import batches_of
+from exactgraph.protocol.window_ways import asked_of
 from exactgraph.refusal import Refused, UserError
+from exactgraph.runtime.ahead import Ahead
 from exactgraph.runtime.choose import choose
 from exactgraph.runtime.handle import Absent, Handle, Plan
 from exactgraph.runtime.not_optimized import NotOptimized, NotOptimizedWarning
@@ -99,14 +101,17 @@ def _install(model: Any, path: Path) -> Handle:
     question = first_question(place, model)
     context = _context(place.protocol(), frozen, model.device)
     session = Session(model, candidate(name), plan.decisions, context, plan.attention)
+    decided, asked = predicate["confirmation"].get("windows"), asked_of(place.protocol())
     started = time.perf_counter()
     try:
         self_check(session, question, frozen, plan.grade)
+        seconds = time.perf_counter() - started
+        ahead = Ahead(model, decided, asked, plan.attention) if decided and asked else None
     except BaseException:
         session.close()
         raise
     subject = f"{predicate['model']['model']}@{predicate['model']['commit']}"
-    return Handle(path, subject, predicate["status"], plan, session, context.capturer, time.perf_counter() - started)
+    return Handle(path, subject, predicate["status"], plan, session, context.capturer, seconds, ahead)
 
 
 def _context(protocol: dict[str, Any], frozen: dict[str, Any], device: torch.device) -> Context:

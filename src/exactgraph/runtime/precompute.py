@@ -13,13 +13,13 @@ import torch
 from transformers.modeling_outputs import BaseModelOutput
 
 from exactgraph.capture.graph import Capturer, Graph
+from exactgraph.guidance.rows import Inputs, together
 from exactgraph.models.known_masks import Full, full_masks, masks_known
 from exactgraph.models.step_inputs import Form, StepInputs, form_of
 from exactgraph.progress import Progress
 from exactgraph.protocol.grades import BIT_IDENTICAL, TOKEN_IDENTICAL
 from exactgraph.refusal import UserError
 
-Inputs = dict[str, Any]
 Encoder = Callable[[Inputs], torch.Tensor]
 
 # The method with which ``generate`` calls the encoder, since 5.2x and before; both take and give the same.
@@ -64,9 +64,10 @@ class Precomputed(Sequence[BaseModelOutput]):
 def precompute(
     model: Any, windows: Sequence[Inputs], batch: int, device_bytes: int, encoder: Encoder | None = None
 ) -> Precomputed:
-    """Encode ``windows``, arguments of ``generate`` with a batch of one each, up to ``batch`` of one shape at a time.
+    """Encode ``windows``, arguments of ``generate`` with a batch of one each, ``batch`` of one shape at a time.
 
-    ``encoder``: what encodes a batch; eager's encoder where there is none. Prints its progress.
+    What is left over of the last batch, or of one shape, goes one at a time: a smaller batch would have kernels of its own,
+    which nobody compared. ``encoder``: what encodes a batch; eager's encoder where there is none. Prints its progress.
     """
     if batch < 1:
         raise UserError(f"The encoder's batch is {batch}; it has to be at least 1.")
@@ -74,9 +75,9 @@ def precompute(
     outputs = Precomputed(model.device, device_bytes)
     with Progress("encoder", len(windows)) as progress, torch.no_grad():
         for indices in _batches(windows, batch):
-            together = _joined([windows[index] for index in indices])
-            for index, states in zip(indices, encode(together).split(1), strict=True):
-                outputs.append(states)
+            states = encode(together([windows[index] for index in indices]))
+            for index, one in zip(indices, states.split(1), strict=True):
+                outputs.append(one)
                 progress.step(f"window {index}")
     return outputs
 
@@ -130,7 +131,7 @@ def grade_of(
     """
     with torch.no_grad():
         expected = [encode_as_generate(model, window) for window in windows]
-    if all(_same_bits(ours[0], theirs) for ours, theirs in zip(outputs, expected, strict=True)):
+    if all(same_bits(ours[0], theirs) for ours, theirs in zip(outputs, expected, strict=True)):
         return BIT_IDENTICAL
     for window, ours, theirs in zip(windows, outputs, expected, strict=True):
         got = generate(**window, encoder_outputs=ours, **arguments)
@@ -140,26 +141,22 @@ def grade_of(
 
 
 def _batches(windows: Sequence[Inputs], batch: int) -> Iterator[range]:
-    """Runs of up to ``batch`` windows whose inputs have one shape."""
+    """Whole batches of windows whose inputs have one shape, and single ones."""
+    if batch == 1:
+        yield from (range(index, index + 1) for index in range(len(windows)))
+        return
     first = 0
     while first < len(windows):
         last, form = first + 1, form_of(windows[first])
         while last < len(windows) and last - first < batch and form_of(windows[last]) == form:
             last += 1
-        yield range(first, last)
+        step = last - first if last - first == batch else 1
+        yield from (range(index, index + step) for index in range(first, last, step))
         first = last
 
 
-def _joined(windows: Sequence[Inputs]) -> Inputs:
-    if len(windows) == 1:
-        return windows[0]
-    for name, value in windows[0].items():
-        if not isinstance(value, torch.Tensor):
-            raise UserError(f"Windows are joined into batches by their tensors, and {name} is a {type(value).__name__}.")
-    return {name: torch.cat([window[name] for window in windows]) for name in windows[0]}
-
-
-def _same_bits(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+def same_bits(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+    """Whether two tensors of any shapes and dtypes are the same bits in the same form."""
     if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
         return False
     return torch.equal(ours.contiguous().view(torch.uint8), theirs.contiguous().view(torch.uint8))

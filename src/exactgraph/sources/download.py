@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from exactgraph.canonical import read_json, write_json
+from exactgraph.protocol.tasks import is_speech
 from exactgraph.refusal import UserError
 from exactgraph.sources import hub_address, path, pypi, recordings
 from exactgraph.sources.manifest import describe
@@ -83,7 +84,7 @@ def _same_commit(resolved: dict[str, Any]) -> None:
 
 def _prompts(folder: Path, scratch: Path) -> str:
     """The kind of prompts of a copied model, which get written where it has no tokenizer, or is a speech model."""
-    if read_json(folder / "config.json").get("architectures") == ["WhisperForConditionalGeneration"]:
+    if is_speech(read_json(folder / "config.json")):
         from exactgraph.sources import windows
 
         windows.write(folder, recordings.fetch(scratch))

@@ -19,6 +19,7 @@ from exactgraph.protocol.batch_verdict import first_of_all, judge_all
 from exactgraph.protocol.batches import beyond_one
 from exactgraph.protocol.compare import compare_sets
 from exactgraph.protocol.verdict import EXACT, judge
+from exactgraph.protocol.window_ways import asked_of, decide
 from exactgraph.refusal import Refused
 from exactgraph.stages.fresh import run_fresh
 from exactgraph.stages.loaded import open_model
@@ -78,20 +79,36 @@ def attempt_fresh(folder: Path, name: str) -> Attempt:
 def traces_fresh(folder: Path, name: str) -> dict[str, list[dict[str, Any]]]:
     """The traces of one confirmation in a fresh process.
 
-    Raises ``Refused`` where the candidate did not get through, or left eager in a batch: those have no frozen traces.
+    Raises ``Refused`` where the candidate did not get through, or left eager in a batch, or where windows are not what the
+    confirmation recorded of them: those have no frozen traces.
     """
     attempt = attempt_fresh(folder, name)
     if attempt["status"] == "failed":
         raise Refused("confirmation-failed", attempt["why"])
     if attempt["status"] == "mismatch" and "batches" in attempt:
         raise Refused("batch-differs", attempt["why"])
+    if "windows" in attempt:
+        _same_windows(Place(folder), attempt)
     sets: dict[str, list[dict[str, Any]]] = attempt["sets"]
     return sets
 
 
+def _same_windows(place: Place, attempt: Attempt) -> None:
+    """Raise ``Refused`` where windows would now be encoded or decoded otherwise than by the confirmation, or graded lower."""
+    name, asked = attempt["candidate"], asked_of(place.protocol())
+    validated = read_json(place.validation_path(name))["windows"]
+    attempts = read_json(place.folder / "confirmation.json")["attempts"]
+    recorded = next(found for found in attempts if found["candidate"] == name)
+    assert asked is not None
+    then, now = (decide(asked, validated, found["windows"]) for found in (recorded, attempt))
+    if then != now:
+        raise Refused("windows-differ", f"Windows ahead of decoding were {then} and are {now}.")
+
+
 def run_one(folder: Path, name: str, out: Path) -> None:
     """Ask every prompt set through the candidate and compare with the baseline; then, where that is exact, the batches that
-    the protocol names, and compare with eager. Writes the attempt to ``out``."""
+    the protocol names, and compare with eager; and windows ahead of decoding, of the sets that validation never saw. Writes
+    the attempt to ``out``."""
     place = Place(folder)
     chosen = candidate(name)
     attempt: Attempt = {
@@ -111,6 +128,7 @@ def run_one(folder: Path, name: str, out: Path) -> None:
         from exactgraph.runtime.session import Session
         from exactgraph.stages.batches import ask_batches
         from exactgraph.stages.context import context_of
+        from exactgraph.stages.windows import AskedWindows
 
         frozen = place.frozen()
         total = sum(len(asked) for asked in loaded.questions.values())
@@ -125,8 +143,13 @@ def run_one(folder: Path, name: str, out: Path) -> None:
                     raise Refused("served-by-eager", str(session.served_by_eager()))
                 comparison = compare_sets(frozen["sets"], sets)
                 batches = beyond_one(loaded.protocol)
-                if batches and judge(comparison, chosen.claims)["status"] == EXACT:
+                exact = judge(comparison, chosen.claims)["status"] == EXACT
+                if batches and exact:
                     attempt["batches"] = ask_batches(session, loaded.questions, batches)
+                if asked_of(loaded.protocol) and not chosen.control and exact:
+                    unseen = {name: asked for name, asked in loaded.questions.items() if name != "heldout"}
+                    windows = AskedWindows(session, unseen, loaded.protocol, frozen["attention"])
+                    attempt["windows"] = windows.record
         except Exception as error:
             # Whatever a candidate dies of is a result.
             attempt["why"] = f"{type(error).__name__}: {error}"

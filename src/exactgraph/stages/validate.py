@@ -2,8 +2,9 @@
 
 First one recorded pass, with every step's logits; then the protocol's number of repetitions, and every run's token IDs are
 compared. Where the candidate was exact in the first pass, the last ``timed`` are timed against eager; where it was not,
-they show how often it differs. Before those, what was exact is asked in each batch that the protocol names, beside eager. A
-rehearsal times nothing. Controls that are to be rejected, here or at confirmation, end with the first pass and its batches.
+they show how often it differs. Before those, what was exact is asked in each batch that the protocol names, and about windows
+of a speech model ahead of decoding, beside eager. A rehearsal times nothing. Controls that are to be rejected, here or at
+confirmation, end with the first pass and its batches.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from exactgraph.protocol.batch_verdict import judge_all
 from exactgraph.protocol.batches import beyond_one
 from exactgraph.protocol.compare import compare_sets
 from exactgraph.protocol.verdict import EXACT, judge
+from exactgraph.protocol.window_ways import asked_of
 from exactgraph.refusal import Refused
 from exactgraph.stages.loaded import Loaded, open_model
 from exactgraph.stages.place import Place
@@ -65,6 +67,7 @@ def _validate(loaded: Loaded, chosen: Candidate, decisions: dict[str, Any]) -> R
     from exactgraph.runtime.session import Session
     from exactgraph.stages.batches import ask_batches
     from exactgraph.stages.context import context_of
+    from exactgraph.stages.windows import AskedWindows
 
     frozen = loaded.place.frozen()
     context = context_of(loaded)
@@ -86,6 +89,10 @@ def _validate(loaded: Loaded, chosen: Candidate, decisions: dict[str, Any]) -> R
                 result["batches"] = ask_batches(session, {"heldout": asked}, batches)
                 result.update(judge_all(comparison, result["batches"], chosen.claims))
                 result["measured"] = _cost(context)
+            windows = None
+            if asked_of(protocol) and not chosen.control and result["status"] == EXACT:
+                windows = AskedWindows(session, {"heldout": asked}, protocol, frozen["attention"])
+                result["windows"] = windows.record
             if chosen.control and (result["status"] != EXACT or not chosen.timed):
                 return result
             repetitions = Repetitions(frozen["sets"]["heldout"], loaded.device)
@@ -97,6 +104,8 @@ def _validate(loaded: Loaded, chosen: Candidate, decisions: dict[str, Any]) -> R
                 with loaded.hold.alone():
                     with watched(loaded.hold.uuid) as load:
                         repetitions.paired(session.eager, session.generate, asked, timed)
+                        if windows is not None:
+                            windows.time(timed)
                     result["measured"] = _floor(loaded) | {"load": load.to_json()}
                     recording = _record(loaded, session, asked[0], repetitions)
                 result["measured"] |= _profile(recording)

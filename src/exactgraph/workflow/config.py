@@ -171,7 +171,8 @@ def protocol_for(config: Config, precision: str, rehearsal: bool, token_ids: boo
     ``precision`` is what the slot's probe chose; a configured one replaces it, except in a rehearsal, which is always the
     same small run. Prompts are ``{"id", "text"}`` or, for ``token_ids``, ``{"id", "seeded": place in the model's own list}``.
     Where the task is to transcribe, they are windows of a recording, ``{"id", "recording", "start", "seconds"}``, or seeded.
-    Batches are named only where there are others than of one, so that the keys of all other protocols are what they were.
+    Batches are named only where there are others than of one, and what is asked about windows only where the task has any, so
+    that the keys of all other protocols are what they were.
     """
     asked = config["rehearsal"] if rehearsal else config["protocol"]
     fixed = config["precision"]
@@ -182,7 +183,7 @@ def protocol_for(config: Config, precision: str, rehearsal: bool, token_ids: boo
         new_tokens = {name: min(tokens, recordings.LONGEST_ANSWER) for name, tokens in new_tokens.items()}
     load: Callable[[str], Sequence[Mapping[str, Any]]] = recordings.windows if transcribes else prompts.load
     return {
-        **({"task": TRANSCRIBE} if transcribes else {}),
+        **({"task": TRANSCRIBE, "windows": dict(asked["windows"])} if transcribes else {}),
         "dtype": precision if rehearsal or fixed == "auto" else fixed,
         "batch": 1,
         **({} if batches == [1] else {"batches": batches}),
