@@ -94,11 +94,11 @@ def sampled(part: Part) -> dict[str, Any]:
             sides = []
             for generate in (session.eager, session.generate):
                 torch.manual_seed(11)
-                ids = _ids(part, part.asked["greedy"][1])
-                output = generate(ids, max_new_tokens=TOKENS, do_sample=True, **arguments)
+                asked = part.asked["greedy"][1].inputs(part.device)
+                output = generate(**asked, max_new_tokens=TOKENS, do_sample=True, **arguments)
                 sides.append((output.tolist(), torch.cuda.get_rng_state().tolist()))
             found[name] = {"tokens_equal": sides[0][0] == sides[1][0], "generator_equal": sides[0][1] == sides[1][1]}
-        found["eager_steps"] = session.steps.eager
+        found |= {"captured_steps": session.steps.captured, "eager_steps": session.steps.eager}
     return found
 
 
@@ -109,11 +109,13 @@ def classes(part: Part) -> dict[str, Any]:
     with part.session() as session:
         for tokens in CLASSES:
             ids = torch.randint(2, 1000, (1, tokens), generator=generator).to(part.device)
-            wanted = {"max_new_tokens": 12, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}
+            # Without a mask, generate takes a prompt that holds the padding token for a padded one, which runs eager.
+            wanted = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 12, "do_sample": False}
+            wanted |= {"return_dict_in_generate": True, "output_logits": True}
             expected = session.eager(ids, **wanted)
-            before = cost(part.context)
+            before = cost(part.context) | {"captured_steps": session.steps.captured}
             got = session.generate(ids, **wanted)
-            after = cost(part.context)
+            after = cost(part.context) | {"captured_steps": session.steps.captured}
             found.append(
                 {
                     "prompt_tokens": tokens,
@@ -132,13 +134,15 @@ def batched(part: Part) -> dict[str, Any]:
     shortest = min(len(question.ids) for question in asked)
     ids = torch.cat([_ids(part, question)[:, :shortest] for question in asked])
     with part.session() as session:
-        wanted = {"max_new_tokens": TOKENS, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}
+        wanted = {"attention_mask": torch.ones_like(ids), "max_new_tokens": TOKENS, "do_sample": False}
+        wanted |= {"return_dict_in_generate": True, "output_logits": True}
         expected, got = session.eager(ids, **wanted), session.generate(ids, **wanted)
         equal = sum(torch.equal(a, b) for a, b in zip(got.logits, expected.logits, strict=True))
         return {
             "batch": batch,
             "logits_equal": equal,
             "logits_of": TOKENS,
+            "captured_steps": session.steps.captured,
             "eager_steps": session.steps.eager,
             **cost(part.context),
         }
