@@ -128,7 +128,7 @@ class DecodeLoop:
                 finished = self._take(logits, answer, rules)
             else:
                 rules.choose(logits, answer)
-                finished = self._ahead(answer, stops)
+                finished = self._ahead(answer, stops, rules)
             while not finished:
                 finished = self._take(self._next(model, answer.ids, cache), answer, rules)
         if self._streamer is not None:
@@ -161,10 +161,11 @@ class DecodeLoop:
             self._streamer.put(tokens.cpu())
         return finished
 
-    def _ahead(self, answer: Answer, stops: Stops) -> bool:
+    def _ahead(self, answer: Answer, stops: Stops, rules: Rules) -> bool:
         """Decode greedily without waiting for the device, as far as steps are captured. Returns whether the end is reached."""
         before = answer.ids.shape[1]
-        finished = decode_greedily(self._stepper, answer, stops)
+        assert rules.suppressed is not None  # or there were no ``stops``
+        finished = decode_greedily(self._stepper, answer, stops, rules.suppressed)
         self.steps.captured += answer.ids.shape[1] - before
         return finished
 

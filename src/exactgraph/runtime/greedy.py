@@ -14,6 +14,7 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 
 from exactgraph.candidates.base import Stepper
 from exactgraph.runtime.answer import Answer
+from exactgraph.runtime.suppressed import Suppressed
 
 
 class Stops:
@@ -37,24 +38,33 @@ class Stops:
         return None if limit is None else cls(limit, ends)
 
 
-def decode_greedily(stepper: Stepper, answer: Answer, stops: Stops) -> bool:
+def decode_greedily(stepper: Stepper, answer: Answer, stops: Stops, suppressed: Suppressed) -> bool:
     """Continue ``answer``, whose first token is chosen, for one sequence. Returns whether it is finished.
 
-    Where a step is not captured it is not, and the token that was chosen last has still to be fed.
+    ``suppressed``: tokens that may not be chosen. Where a step is not captured the sequence is not finished, and the token
+    that was chosen last has still to be fed.
     """
     first = answer.ids[:, -1:]
     tokens = [first]
     watch = _Watch(first.device, stops.ends)
     watch.look(first)
     stepper.feed(first)
-    room = stops.limit - answer.ids.shape[1]
+    begun = answer.ids.shape[1]
+    room = stops.limit - begun
     finished = overrun = False
     for _ in range(room):
         logits = stepper.run()
         if logits is None:
             break
-        answer.keep_raw(logits)
-        token = stepper.choose().clone()
+        if not suppressed.rules:
+            answer.keep_raw(logits)
+            token = stepper.choose().clone()
+        else:
+            raw = answer.copied(logits)
+            scores = suppressed(raw, begun + len(tokens) - 1)
+            answer.keep(raw, scores)
+            token = scores.argmax(dim=-1)[:, None]
+            stepper.feed(token)
         tokens.append(token)
         watch.look(token)
         if watch.before():

@@ -8,13 +8,18 @@ import torch
 
 from exactgraph.runtime.answer import Answer
 from exactgraph.runtime.greedy import Stops
+from exactgraph.runtime.suppressed import Suppressed
 
 
 class Rules:
-    """Processors, the choice and the stopping criteria of one call, in the order of transformers' own sampling loop."""
+    """Processors, the choice and the stopping criteria of one call, in the order of transformers' own sampling loop.
+
+    ``suppressed``: all that the processors do, where they only forbid tokens; None where there are others.
+    """
 
     def __init__(self, processors: Any, criteria: Any, config: Any, ids: torch.Tensor) -> None:
         self._processors = processors
+        self.suppressed = Suppressed.known(processors)
         self._criteria = criteria
         self._do_sample = config.do_sample
         self._unfinished = torch.ones(ids.shape[0], dtype=torch.int64, device=ids.device)
@@ -24,7 +29,7 @@ class Rules:
 
     def on_device(self) -> Stops | None:
         """The stopping rules, where choosing and stopping need nobody's Python; else None."""
-        if self._do_sample or len(self._processors) or self._unfinished.shape[0] > 1:
+        if self._do_sample or self.suppressed is None or self._unfinished.shape[0] > 1:
             return None
         return Stops.known(self._criteria)
 
