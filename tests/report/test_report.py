@@ -14,6 +14,7 @@ import yaml
 from made_receipts import COMMITTED, ENDINGS, MINICPM5, Receipt, long_ladder, minicpm5, no_exact, rehearsal, words
 
 from exactgraph.canonical import read_json, short, write_json
+from exactgraph.protocol.tasks import GENERATE
 from exactgraph.refusal import UserError
 from exactgraph.report.html import html
 from exactgraph.report.markdown import markdown
@@ -218,7 +219,9 @@ def test_the_configuration_asks_for_the_same_protocol(path: Path) -> None:
     predicate = read_json(path)["predicate"]
     config = yaml.safe_load(configuration(predicate))
     seeded = predicate["model"]["source"].startswith("random:")
-    assert short(protocol_for(config, config["precision"], False, seeded)) == predicate["protocol"]["key"]
+    (entry,) = config["models"]
+    task = entry["task"] if isinstance(entry, dict) else GENERATE
+    assert short(protocol_for(config, config["precision"], False, seeded, task)) == predicate["protocol"]["key"]
 
 
 def test_so_does_that_of_a_rehearsal() -> None:
