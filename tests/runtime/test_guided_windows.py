@@ -17,9 +17,9 @@ from transformers.modeling_outputs import BaseModelOutput
 from exactgraph.guidance.device import OnDevice
 from exactgraph.guidance.modes import compare_modes
 from exactgraph.guidance.processors import Monotonic
-from exactgraph.guidance.rows import alike, together
 from exactgraph.guidance.windows import Windows
 from exactgraph.refusal import UserError
+from exactgraph.runtime.rows import alike, together
 
 TIMES = (100, 299)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from exactgraph.guidance.rows import Inputs
 from exactgraph.guidance.windows import Windows
+from exactgraph.runtime.rows import Inputs
 
 
 def compare_modes(

@@ -14,10 +14,10 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
 from exactgraph.guidance.device import OnDevice
-from exactgraph.guidance.rows import Inputs, alike, cut, padded, together
 from exactgraph.progress import Progress
 from exactgraph.refusal import UserError
 from exactgraph.runtime.ahead import ahead_of, precompute
+from exactgraph.runtime.rows import Inputs, alike, cut, padded, together
 
 
 class Script(Protocol):

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from exactgraph.capture import capturer_for
-from exactgraph.guidance.rows import Inputs
 from exactgraph.protocol.grades import BIT_IDENTICAL
 from exactgraph.protocol.window_ways import BATCHED, CAPTURED, EAGER, PARALLEL
 from exactgraph.refusal import Refused
@@ -18,6 +17,7 @@ from exactgraph.runtime.attention import preferred
 from exactgraph.runtime.guard import Guard
 from exactgraph.runtime.precompute import CapturedEncoder, Precomputed, encode_as_generate, same_bits
 from exactgraph.runtime.precompute import precompute as encode_all
+from exactgraph.runtime.rows import Inputs
 
 _log = logging.getLogger(__name__)
 #: Where no receipt says how much: the limit that config.yaml ships with.

@@ -13,12 +13,12 @@ import torch
 from transformers.modeling_outputs import BaseModelOutput
 
 from exactgraph.capture.graph import Capturer, Graph
-from exactgraph.guidance.rows import Inputs, together
 from exactgraph.models.known_masks import Full, full_masks, masks_known
 from exactgraph.models.step_inputs import Form, StepInputs, form_of
 from exactgraph.progress import Progress
 from exactgraph.protocol.grades import BIT_IDENTICAL, TOKEN_IDENTICAL
 from exactgraph.refusal import UserError
+from exactgraph.runtime.rows import Inputs, together
 
 Encoder = Callable[[Inputs], torch.Tensor]
 
