@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,36 +17,18 @@ from exactgraph.guidance.windows import Windows
 from exactgraph.protocol.timing import synchronise
 from exactgraph.runtime.attention import pinned
 from exactgraph.runtime.precompute import CapturedEncoder, encode_as_generate, precompute
+from exactgraph.stages.window_runs import Whole
 
 _TOKENS = 64
 _REPETITIONS = 5
 _ON_DEVICE = 4 << 30  # bytes of encoder outputs
 
 
-class _Alone:
-    """Windows that do not depend on each other, with no end but their length."""
-
-    def __init__(self, prompt: torch.Tensor) -> None:
-        self._prompt = prompt
-
-    def prompt(self, index: int, kept: Sequence[torch.Tensor]) -> torch.Tensor:
-        return self._prompt
-
-    def ends(self, index: int) -> Sequence[int]:
-        return ()
-
-    def keep(self, index: int, generated: torch.Tensor) -> torch.Tensor:
-        return generated
-
-    def again(self, index: int, generated: torch.Tensor, tries: int) -> bool:
-        return False
-
-
 def windows(part: Part) -> Result:
     """In sequence and as one batch. ``sequential_matches``: windows in sequence with eager's tokens of another process."""
     expected = read_json(part.shared / "eager.json")["sets"]["greedy"]
     inputs, batch, tokens = part.inputs(len(expected)), part.sizes.batches[0], min(_TOKENS, part.sizes.tokens)
-    script = _Alone(torch.tensor([part.windows[0].ids], device=part.device))
+    script = Whole(part.windows[: len(expected)], part.device)
     part.context = replace(part.context, batches=(1, batch))
     with part.session() as session:
         asked = Windows(part.model, script, (), {"max_new_tokens": tokens, "do_sample": False})

@@ -61,7 +61,7 @@ class WindowRuns:
         ]
         batch = self._limits["parallel"] if mode == PARALLEL else 1
         asked = {"max_new_tokens": windows[0].new_tokens, "do_sample": False, "num_beams": 1}
-        script = _Whole(windows, self._device)
+        script = Whole(windows, self._device)
         fallbacks, eager = self._session.fallbacks.copy(), self._session.steps.eager
         # No answer ends early, and all windows begin alike: nothing is padded.
         answers = Windows(self._session.model, script, (), asked).independent(inputs, batch, pad=0)
@@ -100,8 +100,8 @@ def _turned(window: Window, turn: int, turns: int) -> Window:
     return replace(window, id=turned_name(window.id, turn, turns), features=features, heard=heard)
 
 
-class _Whole:
-    """Windows that do not depend on each other, with everything kept that is generated."""
+class Whole:
+    """The script of windows that do not depend on each other: no end but their length, everything kept that is generated."""
 
     def __init__(self, windows: Sequence[Window], device: torch.device) -> None:
         self._prompts = [torch.tensor([window.ids], dtype=torch.int64, device=device) for window in windows]
