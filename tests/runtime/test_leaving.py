@@ -32,6 +32,7 @@ from exactgraph.runtime.attention import preferred
 from exactgraph.runtime.guard import Guard, Held
 from exactgraph.runtime.handle import Handle, Plan
 from exactgraph.runtime.leaving import Stay
+from exactgraph.runtime.rules import Rules
 from exactgraph.runtime.session import Session
 from exactgraph.runtime.stand_in import StandIns
 
@@ -149,6 +150,33 @@ def test_harmless_code_has_its_steps_begun_at_once(llama: Any, attention: str, b
         assert begun == list(range(12, 35))
         assert steps_of(session) == (23, 0)
         assert_same(got, ask(session.eager, ids))
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_what_a_step_rests_on_is_asked_before_the_host_waits(
+    llama: Any, attention: str, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    told: list[str] = []
+    harmless, finished, run = Stay.harmless, Rules.finished, Lane.run
+
+    class Told:
+        def __init__(self, ended: torch.Tensor) -> None:
+            self._ended = ended
+
+        def __bool__(self) -> bool:
+            told.append("wait")
+            return bool(self._ended)
+
+    monkeypatch.setattr(Stay, "harmless", lambda self: (told.append("ask"), harmless(self))[1])
+    monkeypatch.setattr(Rules, "finished", lambda self, answer: Told(finished(self, answer)))
+    monkeypatch.setattr(Lane, "run", lambda self: (told.append("run"), run(self))[1])
+    with opened(llama, attention):
+        ask(llama.generate, prompt(llama.device, 12))
+        told.clear()
+        ask(llama.generate, prompt(llama.device, 12), 6, **arguments_with(lambda: None, where))
+    # A streamer is given the token itself, and may do anything then.
+    between = ["wait", "ask", "run"] if where == "streamer" else ["ask", "wait", "run"]
+    assert told[:15] == between * 5
 
 
 def test_nothing_is_captured_from_a_changed_model(llama: Any, attention: str) -> None:

@@ -54,6 +54,27 @@ def test_batches_hold_the_windows_in_order(device: torch.device, family: str) ->
     assert not torch.equal(outputs[0][0], outputs[1][0])
 
 
+@pytest.mark.parametrize("way", ["batched", "captured"])
+def test_layers_are_given_memory_in_order_and_make_the_same_bits(device: torch.device, way: str) -> None:
+    model = make("whisper", device)
+    windows = _windows(model, 3)
+    rows = {name: torch.cat([window[name] for window in windows]) for name in windows[0]}
+    batch = 3 if way == "batched" else 1
+    with torch.no_grad():
+        one_by_one = torch.cat([encode_as_generate(model, window) for window in windows])
+        expected = encode_as_generate(model, rows) if way == "batched" else one_by_one
+    given: list[bool] = []
+    with model.get_encoder().layers[0].register_forward_pre_hook(lambda _, inputs: given.append(inputs[0].is_contiguous())):
+        with torch.no_grad():
+            encode_as_generate(model, rows)
+        assert given == [False]  # or there is nothing to put in order
+        encoder = CapturedEncoder(model, capturer_for(device)) if way == "captured" else None
+        outputs = precompute(model, windows, batch, PLENTY, encoder)
+    assert all(given[1:])
+    for states, theirs in zip(outputs, expected, strict=True):
+        assert_same_bits(states[0], theirs[None])
+
+
 def test_windows_of_other_shapes_get_batches_of_their_own(device: torch.device) -> None:
     model = make("t5", device)
     windows = [question(model, seed=seed, tokens=tokens) for seed, tokens in enumerate((6, 6, 9, 9, 6))]

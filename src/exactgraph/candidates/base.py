@@ -76,6 +76,9 @@ class Stepper(ABC):
         """
         return False
 
+    def prepare(self) -> None:  # noqa: B027
+        """Find out what the next step rests on: no code but ours runs from here to its :meth:`feed` and :meth:`run`."""
+
     @abstractmethod
     def run(self) -> torch.Tensor | None:
         """One step: the logits of the next token, ``(batch, vocabulary)``.

@@ -157,9 +157,13 @@ class DecodeLoop:
         """Choose the next tokens from ``logits``, ``(batch, vocabulary)``. Returns whether all sequences are finished."""
         tokens = rules.choose(logits, answer)
         finished = rules.finished(answer)
-        if self._streamer is not None:
-            self._streamer.put(tokens.cpu())
-        return finished
+        if self._streamer is None:
+            # All of the user's own code ran, and the device is still at the last step.
+            self._stepper.prepare()
+            return bool(finished)
+        ended = bool(finished)
+        self._streamer.put(tokens.cpu())
+        return ended
 
     def _ahead(self, answer: Answer, stops: Stops, rules: Rules) -> bool:
         """Decode greedily without waiting for the device, as far as steps are captured. Returns whether the end is reached."""

@@ -64,6 +64,7 @@ class LeavingStepper(Stepper):
     def __init__(self, stepper: Stepper, stay: Stay) -> None:
         self._stepper = stepper
         self._stay = stay
+        self._prepared: bool | None = None
         self.batches = stepper.batches
         stay.hold()
 
@@ -82,8 +83,16 @@ class LeavingStepper(Stepper):
     def feed(self, token: torch.Tensor) -> None:
         self._stepper.feed(token)
 
+    def prepare(self) -> None:
+        self._prepared = self._harmless()
+
+    def _harmless(self) -> bool:
+        return self._stepper.replays() and self._stay.harmless()
+
     def run(self) -> torch.Tensor | None:
-        if self._stepper.replays() and self._stay.harmless():
+        harmless = self._harmless() if self._prepared is None else self._prepared
+        self._prepared = None
+        if harmless:
             logits = self._stepper.run()
             stays = self._stay()  # while the device works
         else:

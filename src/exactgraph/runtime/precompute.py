@@ -7,9 +7,11 @@ says by how much, on this device. One window at a time through a captured encode
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from transformers.modeling_outputs import BaseModelOutput
 
 from exactgraph.capture.graph import Capturer, Graph
@@ -75,7 +77,8 @@ def precompute(
     outputs = Precomputed(model.device, device_bytes)
     with Progress("encoder", len(windows)) as progress, torch.no_grad():
         for indices in _batches(windows, batch):
-            states = encode(together([windows[index] for index in indices]))
+            with InOrder() if len(indices) > 1 else nullcontext():
+                states = encode(together([windows[index] for index in indices]))
             for index, one in zip(indices, states.split(1), strict=True):
                 outputs.append(one)
                 progress.step(f"window {index}")
@@ -89,6 +92,19 @@ def encode_as_generate(model: Any, inputs: Inputs) -> torch.Tensor:
     prepared = encode(tensor, arguments, name, model.generation_config)
     states: torch.Tensor = prepared["encoder_outputs"][0]
     return states
+
+
+class InOrder(TorchFunctionMode):
+    """Puts what is permuted into memory in its new order.
+
+    A speech encoder permutes what its convolutions made, and every sum onto it keeps that order of memory: each layer then
+    adds across strides, and copies its input before it normalises it. Here it is copied once. Every value is the same, and is
+    added to the same one, so bits are too.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result.contiguous() if func is torch.Tensor.permute else result
 
 
 class CapturedEncoder:
@@ -115,7 +131,7 @@ class CapturedEncoder:
         buffers.fill(inputs)
 
         def encode() -> tuple[torch.Tensor, ...]:
-            with masks_known(full):
+            with masks_known(full), InOrder():
                 return (encode_as_generate(self._model, buffers.at(0)),)
 
         return buffers, self._capturer.capture(encode)

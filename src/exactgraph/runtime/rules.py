@@ -44,10 +44,10 @@ class Rules:
         answer.append(tokens[:, None])
         return tokens
 
-    def finished(self, answer: Answer) -> bool:
-        """Ask the stopping criteria whether all sequences are at their end."""
+    def finished(self, answer: Answer) -> torch.Tensor:
+        """Ask the stopping criteria whether all sequences are at their end: bool ``()``, on the device."""
         self._unfinished = self._unfinished & ~self._criteria(answer.ids, answer.scores)
-        return bool(self._unfinished.max() == 0)
+        return self._unfinished.max() == 0
 
 
 def _choose(scores: torch.Tensor, do_sample: bool) -> torch.Tensor:
