@@ -33,7 +33,7 @@ from exactgraph.runtime.user_code import given_user_code
 
 TOKENS = 64
 _REPETITIONS = 5
-_PAIRS = 31
+_PAIRS = 21
 _LOOKS = 200
 
 

@@ -77,7 +77,7 @@ class Stepper(ABC):
         return False
 
     def prepare(self) -> None:  # noqa: B027
-        """Find out what the next step rests on: no code but ours runs from here to its :meth:`feed` and :meth:`run`."""
+        """Find out what the next step rests on. If code of the user's runs before that step, this is called once more."""
 
     @abstractmethod
     def run(self) -> torch.Tensor | None:

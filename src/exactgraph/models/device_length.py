@@ -24,6 +24,9 @@ from torch.overrides import TorchFunctionMode
 
 from exactgraph.refusal import Refused
 
+#: What flash attention computes in.
+_DTYPES = (torch.bfloat16, torch.float16)
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -112,7 +115,8 @@ class AttendByLength(TorchFunctionMode):
     whose length is always the same, it runs as in eager.
 
     Raises ``Refused`` (``attention-call``) where a model attends to them in a way that does not allow it: through a mask, with
-    keys that were copied, or not by ``scaled_dot_product_attention`` at all. ``shapes`` collects what was called.
+    keys that were copied, in fp32 on a GPU, or not by ``scaled_dot_product_attention`` at all. ``shapes`` collects what was
+    called.
     """
 
     def __init__(self, length: DeviceLength, layers: Iterable[Any], model: str, besides: Iterable[Any] = ()) -> None:
@@ -156,6 +160,8 @@ class AttendByLength(TorchFunctionMode):
         batch, heads, tokens, size = query.shape
         if tokens != 1 or value.shape != key.shape or size % 8 or size > 256:
             raise self._refused(f"has heads of {size} and {value.shape[3]}, or more than one token")
+        if query.is_cuda and query.dtype not in _DTYPES:
+            raise self._refused(f"computes in {str(query.dtype).removeprefix('torch.')}, which flash attention does not")
         self.shapes.add(Shape(batch, heads, key.shape[1], size, query.dtype, scale))
         return self._length.attention(query, key, value, scale)
 

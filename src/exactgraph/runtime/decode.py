@@ -157,12 +157,12 @@ class DecodeLoop:
         """Choose the next tokens from ``logits``, ``(batch, vocabulary)``. Returns whether all sequences are finished."""
         tokens = rules.choose(logits, answer)
         finished = rules.finished(answer)
-        if self._streamer is None:
-            # All of the user's own code ran, and the device is still at the last step.
-            self._stepper.prepare()
-            return bool(finished)
+        self._stepper.prepare()  # while the device is still at the last step
         ended = bool(finished)
-        self._streamer.put(tokens.cpu())
+        if self._streamer is not None:
+            self._streamer.put(tokens.cpu())
+            # A streamer may have done anything. What is asked again is in the processor's caches by now, so it takes less.
+            self._stepper.prepare()
         return ended
 
     def _ahead(self, answer: Answer, stops: Stops, rules: Rules) -> bool:
