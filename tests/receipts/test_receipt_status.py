@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,11 @@ def test_a_swapped_device(done: World) -> None:
     probe(done, device={**done.device, "id": "nvidia-other"})
     row = only(done)
     assert (row.state, row.why) == ("stale", ["no slot has the device nvidia-test-sm90-132sm-141g now"])
+
+
+def test_a_folder_of_imported_receipts_knows_no_machine(done: World) -> None:
+    shutil.rmtree(done.root / "slots")
+    assert only(done).state == "current"
 
 
 def test_edited_code(done: World) -> None:

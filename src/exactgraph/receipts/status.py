@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,8 @@ class Row:
 def status(root: Path, config: Config, stage_digest: StageDigest = stage_digest) -> list[Row]:
     """A row for each receipt below ``root``, and for each that ``config`` wants and that is not there.
 
-    The present state of a slot is what its last probe found. Receipts of what the configuration no longer asks for are
+    The present state of a slot is what its last probe found; in a folder of imported receipts, where none was probed, receipts
+    are held against their evidence and the code alone. Receipts of what the configuration no longer asks for are
     listed too: they still say what they say.
     """
     probes = {path.parent.name: read_json(path) for path in sorted(root.glob("slots/*/probe.json"))}
@@ -61,7 +62,7 @@ def status(root: Path, config: Config, stage_digest: StageDigest = stage_digest)
     return rows + _missing(root, config, probes, receipts)
 
 
-def _row(path: Path, probes: Iterable[dict[str, Any]], stage_digest: StageDigest) -> Row:
+def _row(path: Path, probes: Collection[dict[str, Any]], stage_digest: StageDigest) -> Row:
     model, device, environment, protocol = path.parts[-5:-1]
     try:
         receipt = read_json(path)
@@ -97,8 +98,10 @@ def _altered(key_dir: Path, receipt: Any) -> list[str]:
     return ["it is not what its evidence gives, altered or made by another exactgraph: exactgraph verify says where"]
 
 
-def _moved_environment(predicate: dict[str, Any], probes: Iterable[dict[str, Any]]) -> list[str]:
+def _moved_environment(predicate: dict[str, Any], probes: Collection[dict[str, Any]]) -> list[str]:
     """Which facts differ from those of the slot on the same device that is nearest; empty where some slot has them all."""
+    if not probes:
+        return []
     here = [probe for probe in probes if probe["device"]["id"] == predicate["device"]["id"]]
     if not here:
         return [f"no slot has the device {predicate['device']['id']} now"]

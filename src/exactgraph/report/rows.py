@@ -11,9 +11,10 @@ from exactgraph.refusal import UserError
 def rows(receipts: list[dict[str, Any]]) -> dict[str, Any]:
     """``{"code", "device", "environment", "rows"}`` of receipts of one device and one environment.
 
-    ``code`` is the digest of all stage digests that the receipts record. A row has ``id`` (model and candidate), ``verdict``,
-    ``matches`` of ``of``, ``grade`` and, where timed, ``eager_tok_s``, ``tok_s`` (decode tokens a second), ``ratio`` (whole
-    calls) with ``interval``, and ``share_of_floor`` (weight bytes read a second over the device's copy bandwidth).
+    ``code`` is the digest of all stage digests that the receipts record. A row has ``id`` (model and candidate),
+    ``precision``, ``verdict``, ``matches`` of ``of``, ``grade`` and, where timed, ``eager_tok_s``, ``tok_s`` (decode tokens a
+    second), ``ratio`` (whole calls) with ``interval``, and ``share_of_floor`` (weight bytes read a second over the copy
+    bandwidth).
     """
     predicates = [receipt["predicate"] for receipt in receipts]
     places = {(predicate["device"]["id"], predicate["environment"]["key"]) for predicate in predicates}
@@ -48,6 +49,7 @@ def _rows(predicate: dict[str, Any]) -> list[dict[str, Any]]:
         found.append(
             {
                 "id": f"{predicate['model']['model']}/{name}",
+                "precision": predicate["precision"],
                 "verdict": candidate["verdict"],
                 "matches": comparison.get("matches"),
                 "of": comparison.get("of"),
