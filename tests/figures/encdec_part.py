@@ -46,7 +46,7 @@ class Part:
         self.model = load_model(folder, precision_of(self.device), self.device)
         stop_at_length(self.model)
         self.sizes = _sizes(self.model)
-        self.windows = windows(folder, precision_of(self.device), self.sizes)
+        self.windows = windows(folder, precision_of(self.device), self.sizes, self.model)
         self.asked: dict[str, list[Question]] = {"greedy": [*self.windows[: self.sizes.windows]]}
         self.context = Context(capturer_for(self.device), 512, self.sizes.tokens, self.sizes.long)
 
@@ -84,9 +84,9 @@ def _sizes(model: Any) -> Sizes:
     return Sizes(tokens=tokens, short=40, long=min(1100, positions - 8), windows=16, encoded=64, batches=(16, 64))
 
 
-def windows(folder: Path, precision: str, sizes: Sizes) -> list[Window]:
+def windows(folder: Path, precision: str, sizes: Sizes, model: Any) -> list[Window]:
     """Windows of which no two are alike: those of the model's folder, and then the same ones shifted in time."""
-    stored = [window for name in CUTS for window in windows_of(folder, name, precision, sizes.tokens)]
+    stored = [window for name in CUTS for window in windows_of(folder, name, precision, sizes.tokens, model)]
     made = []
     for index in range(max(sizes.windows, sizes.encoded)):
         window, times = stored[index % len(stored)], index // len(stored)

@@ -50,7 +50,7 @@ class Part:
         self.model = load_model(folder, "bf16", self.device)
         self.model.generation_config.eos_token_id = None
         asked = {"sets": {"heldout": {"new_tokens": TOKENS, "prompts": prompts.load("heldout")}}}
-        self.asked = {"greedy": questions(asked, folder, tokenizer)["heldout"]}
+        self.asked = {"greedy": questions(asked, folder, tokenizer, self.model)["heldout"]}
         self.long = {"long": [replace(self.asked["greedy"][0], id="long/0", new_tokens=LONG)]}
         self.shared = shared
         self.context = Context(capturer_for(self.device), 64, 128, TOKENS + 128, BATCHES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from exactgraph.protocol import prompts
 from exactgraph.protocol.questions import Question, longest, questions
 from exactgraph.refusal import UserError
 
+DECODER = SimpleNamespace(config=SimpleNamespace(is_encoder_decoder=False))
 WORDS = ["<s>", "<user>", "<answer>", "<unk>", "one", "two", "three"]
 TEMPLATE = "<s> {% for m in messages %}<user> {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}<answer>{% endif %}"
 
@@ -35,14 +37,14 @@ def protocol(*texts: str, new_tokens: int = 8) -> dict[str, Any]:
 
 
 def test_without_a_chat_template_a_text_is_tokenised_as_it_stands(tokenizer: Any, tmp_path: Path) -> None:
-    asked = questions(protocol("one two", "three"), tmp_path, tokenizer)["heldout"]
+    asked = questions(protocol("one two", "three"), tmp_path, tokenizer, DECODER)["heldout"]
     assert [question.ids for question in asked] == [(0, 4, 5), (0, 6)]
     assert [question.id for question in asked] == ["heldout/0", "heldout/1"]
 
 
 def test_with_a_chat_template_a_text_is_a_users_turn_with_one_begin_token(tokenizer: Any, tmp_path: Path) -> None:
     tokenizer.chat_template = TEMPLATE
-    (question,) = questions(protocol("one two"), tmp_path, tokenizer)["heldout"]
+    (question,) = questions(protocol("one two"), tmp_path, tokenizer, DECODER)["heldout"]
     assert question.ids == (0, 1, 4, 5, 2)
 
 
@@ -52,14 +54,14 @@ def seeded(folder: Path, count: int) -> None:
 
 def test_without_a_tokenizer_the_model_folder_brings_the_ids(tmp_path: Path) -> None:
     seeded(tmp_path, 3)
-    asked = questions(protocol("not", "read"), tmp_path, None)["heldout"]
+    asked = questions(protocol("not", "read"), tmp_path, None, DECODER)["heldout"]
     assert [question.ids for question in asked] == [(7, 8, 9), (7, 8, 10)]
 
 
 def test_too_few_seeded_prompts_are_said(tmp_path: Path) -> None:
     seeded(tmp_path, 1)
     with pytest.raises(UserError, match="has 1 prompts in set 'heldout'; the protocol asks for 2"):
-        questions(protocol("a", "b"), tmp_path, None)
+        questions(protocol("a", "b"), tmp_path, None, DECODER)
 
 
 def test_the_last_token_is_chosen_not_fed() -> None:

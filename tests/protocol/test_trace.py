@@ -113,6 +113,17 @@ def test_a_step_reads_all_weights_but_an_untied_embedding_table() -> None:
     assert step_bytes(untied.to(torch.bfloat16)) * 2 == step_bytes(tied)
 
 
+def test_a_step_of_an_encoder_decoder_reads_no_weights_of_the_encoder() -> None:
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "vocab_size": 64, "num_mel_bins": 8}
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 3}
+    model = WhisperForConditionalGeneration(WhisperConfig(**sizes, **heads, **special))
+    # The head is tied to the embedding, so the table is read whole.
+    assert step_bytes(model) == 4 * sum(weight.numel() for weight in model.model.decoder.parameters())
+
+
 @pytest.mark.gpu
 def test_the_copy_bandwidth_of_a_gpu_is_plausible() -> None:
     # Between a slow laptop's 50 GB/s and ten times the fastest of today.

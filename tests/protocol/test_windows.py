@@ -39,7 +39,8 @@ def folder(tmp_path: Path) -> Path:
 def asked(folder: Path, new_tokens: int = 6, count: int = 2, dtype: str = "fp32") -> list[Question]:
     prompts = [{"id": f"heldout/{index}", "seeded": index} for index in range(count)]
     sets = {"heldout": {"new_tokens": new_tokens, "prompts": prompts}}
-    return questions({"task": "transcribe", "dtype": dtype, "sets": sets}, folder, None)["heldout"]
+    protocol = {"task": "transcribe", "dtype": dtype, "sets": sets}
+    return questions(protocol, folder, None, load_model(folder, "fp32", CPU))["heldout"]
 
 
 def loaded(folder: Path) -> Any:

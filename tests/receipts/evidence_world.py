@@ -259,7 +259,7 @@ class World:
         header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
         (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"12345678")
         (folder / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
-        self.model = describe(folder, self.model, "text", "Apache-2.0")
+        self.model = describe(folder, {**self.model, "facts": {}}, "text", "Apache-2.0")
         return folder
 
     def frozen(self) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def stored(model: Any, folder: Path) -> dict[str, Any]:
 
 
 def described(folder: Path) -> dict[str, Any]:
-    return describe(folder, {"source": "path:mine", "model": "mine", "commit": "0" * 12}, "token-ids", None)
+    return describe(folder, {"source": "path:mine", "model": "mine", "commit": "0" * 12, "facts": {}}, "token-ids", None)
 
 
 @pytest.mark.parametrize("family", HEADS)

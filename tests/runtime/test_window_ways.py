@@ -20,12 +20,13 @@ from exactgraph.stages.windows import AskedWindows
 
 ASKED = {"encoder_batch": 4, "device_mib": 1, "parallel": 2}
 TOKENS = 24
+ONE_CALL = {"force_unique_generate_call": True}
 
 
 def windows_of(model: Any, count: int) -> list[Any]:
     """Windows of noise, all begun with one token."""
     return [
-        Window(f"heldout/{seed}", (3,), TOKENS, question(model, seed=seed)["input_features"].cpu(), f"{seed}", {})
+        Window(f"heldout/{seed}", (3,), TOKENS, question(model, seed=seed)["input_features"].cpu(), f"{seed}", ONE_CALL)
         for seed in range(count)
     ]
 

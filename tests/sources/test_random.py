@@ -128,7 +128,7 @@ def test_transcripts_are_not_degenerate_and_depend_on_what_is_heard(whisper: Pat
     }
     traces = [
         tuple(record(model.generate, window, torch.device("cpu"))["tokens"])
-        for window in questions(protocol, whisper, None)["heldout"]
+        for window in questions(protocol, whisper, None, model)["heldout"]
     ]
     assert len(set(traces)) == 6
     for tokens in traces:

@@ -32,7 +32,7 @@ def make_heard(root: Path) -> Loaded:
     sets = {name: {"new_tokens": count, "prompts": [{"id": f"{name}/0", "seeded": 0}]} for name, count in LENGTHS.items()}
     protocol: dict[str, Any] = {"task": "transcribe", "dtype": "fp32", "sets": sets}
     protocol |= {"rehearsal": True, "repetitions": 2, "timed": 0, "warmups": 0, "step_lengths": 64}
-    asked = questions(protocol, folder, None)
+    asked = questions(protocol, folder, None, model)
     traces = record_sets(model.generate, asked, CPU, lambda name: None)
     write_json(root / "frozen.json", {"status": "frozen", "attention": "default", "sets": traces})
     return Loaded(Place(root), model, None, asked, protocol, {}, {}, CPU, Hold(None, None), time.time())

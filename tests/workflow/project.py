@@ -14,7 +14,15 @@ from exactgraph.canonical import read_json, write_json
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE = Path(__file__).parent / "fake_stages" / "exactgraph"
-REAL = ("__init__.py", "canonical.py", "refusal.py", "workflow", "environment/device.py", "environment/precision.py")
+REAL = (
+    "__init__.py",
+    "canonical.py",
+    "refusal.py",
+    "workflow",
+    "environment/device.py",
+    "environment/precision.py",
+    "sources/own_class.py",
+)
 MODEL = "pypi:tiny==1"
 SLUG = "pypi-tiny-1"
 CONFIG: dict[str, Any] = {

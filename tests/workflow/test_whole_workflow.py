@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from project import ROOT
+from transformers import T5Config, T5ForConditionalGeneration
 
 from exactgraph.canonical import read_json, write_json
 
@@ -77,6 +79,49 @@ def test_a_speech_model_from_nothing_to_a_receipt(folder: Path) -> None:
         assert "Windows with encdec-step: " in printed
         assert "Windows ahead of decoding" in (receipt.parent / "report" / "report.md").read_text()
     assert "Nothing to be done" in snakemake(folder)
+    verify(folder, receipt)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_class_of_the_users_own_beside_the_snakefile(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raw audio in, a head of its own name, code that changes."""
+    shutil.copy(Path(__file__).parent / "own" / "own_events.py", folder)
+    monkeypatch.syspath_prepend(folder)
+    import own_events
+
+    own_events.make().save_pretrained(tmp_path / "events")
+    model = {"source": f"path:{tmp_path / 'events'}", "task": "transcribe", "class": "own_events:EventModel"}
+    write_json(folder / "config.yaml", {"models": [model], "rehearsal": {"model": model}, "candidates": ["encdec-step"]})
+    snakemake(folder)
+    (receipt,) = folder.glob("artifacts/*/*/*/*/receipt.json")
+    predicate = read_json(receipt)["predicate"]
+    verdicts = {name: found["verdict"] for name, found in predicate["candidates"].items()}
+    assert (verdicts["wrong-ulp"], verdicts["wrong-late"]) == ("rejected", "caught")
+    if predicate["status"] == "rehearsal":
+        assert verdicts["encdec-step"] == "confirmed"
+    assert [*predicate["model"]["code"]] == ["own_events.py"]
+    verify(folder, receipt)
+    with (folder / "own_events.py").open("a") as code:
+        code.write("\n# edited\n")
+    snakemake(folder)
+    assert len([*folder.glob("artifacts/*/*/*/*/receipt.json")]) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_an_encoder_decoder_of_texts(folder: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sizes = {"d_model": 64, "d_kv": 32, "d_ff": 96, "num_layers": 2, "num_heads": 2, "vocab_size": 400}
+    special = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+    T5ForConditionalGeneration(T5Config(**sizes, **special, initializer_factor=4.0)).save_pretrained(tmp_path / "t5")
+    model = f"path:{tmp_path / 't5'}"
+    candidates = ["C022", "encdec-step"]
+    write_json(folder / "config.yaml", {"models": [model], "rehearsal": {"model": model}, "candidates": candidates})
+    snakemake(folder)
+    (receipt,) = folder.glob("artifacts/*/*/*/*/receipt.json")
+    verdicts = {name: found["verdict"] for name, found in read_json(receipt)["predicate"]["candidates"].items()}
+    assert (verdicts["C022"], verdicts["wrong-ulp"], verdicts["wrong-late"]) == ("refused", "rejected", "caught")
     verify(folder, receipt)
 
 

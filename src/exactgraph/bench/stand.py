@@ -22,7 +22,7 @@ from exactgraph.protocol.tasks import stop_at_length
 from exactgraph.refusal import UserError
 from exactgraph.runtime.attention import BACKENDS, DEFAULT
 from exactgraph.runtime.load import default_device, load_model, load_tokenizer
-from exactgraph.sources.spec import allows_code
+from exactgraph.sources.spec import allows_code, class_of
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,12 @@ def open_stand(located: Located, settings: Settings) -> Iterator[Stand]:
     with hold_gpu(found[0].device.id if found else this_cpu().id) as hold:
         environment = present(settings.dtype)
         device = default_device()
-        remote_code = located.manifest is not None and allows_code(located.manifest["source"])
+        source = located.manifest["source"] if located.manifest is not None else None
+        remote_code = source is not None and allows_code(source)
         tokenizer = load_tokenizer(located.folder, remote_code) if located.has_text else None
-        model = load_model(located.folder, environment["precision"], device, remote_code)
+        model = load_model(located.folder, environment["precision"], device, remote_code, source and class_of(source))
         protocol = settings.protocol(environment["precision"], located.has_windows)
-        asked = questions(protocol, located.folder, tokenizer)
+        asked = questions(protocol, located.folder, tokenizer, model)
         _check_length(model, longest(asked, settings.prompt_set))
         stop_at_length(model)
         yield Stand(settings, model, asked[settings.prompt_set], environment, device, hold, timed=device.type == "cuda")

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 
 from exactgraph.candidates.base import Candidate, Context, Decisions, Installation
+from exactgraph.models.head import output_head
+from exactgraph.refusal import Refused
 
 _INTEGER = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
 
@@ -22,7 +24,9 @@ class WrongUlp(Candidate):
     plans = False
 
     def install(self, model: Any, decisions: Decisions, context: Context) -> Installation:
-        head = model.get_output_embeddings()
+        head = output_head(model)
+        if head is None:
+            raise Refused("no-head", f"{type(model).__name__} has no linear output head whose input could be changed.")
         return Installation(forwards={head: _with_one_ulp(head.forward)})
 
 

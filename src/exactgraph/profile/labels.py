@@ -21,6 +21,7 @@ from transformers.pytorch_utils import Conv1D
 
 from exactgraph.models import parts
 from exactgraph.models.forwards import attached
+from exactgraph.models.head import output_head
 from exactgraph.models.layout import layout_of
 from exactgraph.refusal import Refused
 
@@ -86,8 +87,9 @@ def _under(label: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def _labels(model: Any) -> dict[nn.Module, str]:
     in_part = _parts(model) or {}
     labels: dict[nn.Module, str] = {model: FORWARD}
+    head = output_head(model)
     for module in model.modules():
-        kind = parts.HEAD if module is model.get_output_embeddings() else _kind(module)
+        kind = parts.HEAD if module is head else _kind(module)
         if kind is not None:
             labels[module] = label_of(kind, in_part.get(module, ""))
     return labels

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from exactgraph.models.head import output_head, token_embedding
+
 COPY_BYTES = 1 << 30
 COPIES = 9
 
@@ -28,11 +30,22 @@ def copy_bandwidth(device: torch.device) -> float:
 
 
 def step_bytes(model: Any) -> int:
-    """Bytes of weights that one decode step must read: all but the embedding table, of which a step reads one row.
+    """Bytes of weights that one decode step must read: not an encoder's, nor the embedding table, of which a step reads a row.
 
     A tied head reads that table whole, so then it counts.
     """
-    embedding = model.get_input_embeddings().weight
-    head = model.get_output_embeddings().weight
-    total: int = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-    return total if head is embedding else total - embedding.numel() * embedding.element_size()
+    unread = _encoder(model)
+    embedding, head = token_embedding(model), output_head(model)
+    if embedding is not None and (head is None or head.weight is not embedding.weight):
+        unread.add(embedding.weight)
+    return sum(weight.numel() * weight.element_size() for weight in model.parameters() if weight not in unread)
+
+
+def _encoder(model: Any) -> set[Any]:
+    """Weights of the encoder alone; all of them are outside the decoder where it shares none."""
+    encoder = model.get_encoder() if model.config.is_encoder_decoder else None
+    if not isinstance(encoder, torch.nn.Module):
+        return set()
+    inside = {*encoder.modules()}
+    others = {weight for module in model.modules() if module not in inside for weight in module.parameters(recurse=False)}
+    return {*encoder.parameters()} - others

@@ -1,7 +1,8 @@
-"""The prompts of a protocol for one model: token IDs, or windows of audio."""
+"""The prompts of a protocol for one model: token IDs, texts for an encoder, or windows of audio."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,32 +52,37 @@ class Question:
         return tokens
 
 
-def questions(protocol: dict[str, Any], model_dir: Path, tokenizer: Any | None) -> Questions:
-    """The prompt sets of ``protocol``.
+def questions(protocol: dict[str, Any], model_dir: Path, tokenizer: Any | None, model: Any) -> Questions:
+    """The prompt sets of ``protocol`` for ``model``.
 
     Windows, for a protocol that asks for transcripts, lie in the model's folder. ``tokenizer`` is for texts; it is None for a
     model whose folder brings seeded token IDs instead.
     """
     sets: Questions = {}
     for name, asked in protocol["sets"].items():
-        made = _questions(protocol, model_dir, tokenizer, name)
+        made = _questions(protocol, model_dir, tokenizer, model, name)
         if len(made) < len(asked["prompts"]):
             raise UserError(
                 f"{model_dir} has {len(made)} prompts in set {name!r}; the protocol asks for {len(asked['prompts'])}."
             )
-        sets[name] = made[: len(asked["prompts"])]
+        sets[name] = list(made[: len(asked["prompts"])])
     return sets
 
 
-def _questions(protocol: dict[str, Any], model_dir: Path, tokenizer: Any | None, name: str) -> list[Question]:
+def _questions(protocol: dict[str, Any], model_dir: Path, tokenizer: Any | None, model: Any, name: str) -> Sequence[Question]:
     """All that there is for one set."""
     asked = protocol["sets"][name]
     if transcribes(protocol):
         from exactgraph.protocol.windows import windows_of
 
-        return windows_of(model_dir, name, protocol["dtype"], asked["new_tokens"])
+        return windows_of(model_dir, name, protocol["dtype"], asked["new_tokens"], model)
     ids = _seeded(model_dir, name) if tokenizer is None else [encode(tokenizer, p["text"]) for p in asked["prompts"]]
-    return [Question(f"{name}/{index}", tuple(prompt), asked["new_tokens"]) for index, prompt in enumerate(ids)]
+    named = {f"{name}/{index}": tuple(prompt) for index, prompt in enumerate(ids)}
+    if model.config.is_encoder_decoder:
+        from exactgraph.protocol.passages import Passage, start_of
+
+        return [Passage(id, (start_of(model),), asked["new_tokens"], prompt) for id, prompt in named.items()]
+    return [Question(id, prompt, asked["new_tokens"]) for id, prompt in named.items()]
 
 
 def context_of(model: Any) -> int | None:

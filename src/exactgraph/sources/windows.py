@@ -1,11 +1,13 @@
 """``windows.npz`` in a speech model's folder: what it hears, as its own features.
 
 Features are made once, where the model is downloaded, and not in each process: their last bits depend on the CPU, and what
-is asked has to be the same bits in every process of a baseline. An array for each set, fp32 ``(windows, mel bins, frames)``.
+is asked has to be the same bits in every process of a baseline. An array for each set, fp32: ``(windows, mel bins, frames)``
+of a Whisper, ``(windows, …)`` as its feature extractor gives them of another model, or raw audio ``(windows, samples)``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +20,51 @@ from exactgraph.sources.recordings import CUTS
 from exactgraph.sources.whisper_shape import WhisperShape
 
 FILE = "windows.npz"
+_LONGEST = 30  # s
 _STD = 0.5  # of log-mel features of speech, which lie between about -1 and 1.5
 
 Features = np.ndarray[Any, np.dtype[np.float32]]
 
 
-def write(folder: Path, recording: Path) -> None:
-    """Cut ``recording`` and write what the feature extractor in ``folder`` makes of each window, padded to 30 s."""
-    from transformers import AutoFeatureExtractor
+def write(folder: Path, recording: Path, raw: bool) -> None:
+    """Cut ``recording`` and write what the feature extractor in ``folder`` makes of each window, padded to 30 s.
 
-    if not (folder / "preprocessor_config.json").is_file():
+    Without a preprocessor_config.json, a model that may hear ``raw`` audio is given the samples, 16,000 a second, in -1 to 1.
+    """
+    if (folder / "preprocessor_config.json").is_file():
+        features_of = _extractor(folder)
+    elif raw:
+        features_of = _padded
+    else:
         raise UserError("The model has no preprocessor_config.json, which says how a speech model hears: it is incomplete.")
-    extractor = AutoFeatureExtractor.from_pretrained(folder, local_files_only=True)
     samples = audio.read(recording)
     sets: dict[str, Features] = {}
     for name, cuts in CUTS.items():
         parts = [samples[int(cut.start * audio.RATE) : int((cut.start + cut.seconds) * audio.RATE)] for cut in cuts]
-        features = extractor(parts, sampling_rate=audio.RATE, return_tensors="np").input_features
-        sets[name] = np.ascontiguousarray(features, dtype=np.float32)
+        sets[name] = np.ascontiguousarray(features_of(parts), dtype=np.float32)
     _write(folder, sets)
+
+
+def _extractor(folder: Path) -> Callable[[list[Features]], Features]:
+    from transformers import AutoFeatureExtractor
+
+    extractor = AutoFeatureExtractor.from_pretrained(folder, local_files_only=True)
+    # Whisper's says itself how much it hears at once.
+    longest = getattr(extractor, "n_samples", _LONGEST * audio.RATE)
+    asked = {"sampling_rate": audio.RATE, "return_tensors": "np", "padding": "max_length", "truncation": True}
+
+    def features_of(parts: list[Features]) -> Features:
+        made: Features = extractor(parts, max_length=longest, **asked)[extractor.model_input_names[0]]
+        return made
+
+    return features_of
+
+
+def _padded(parts: list[Features]) -> Features:
+    samples = np.zeros((len(parts), _LONGEST * audio.RATE), np.float32)
+    for row, part in zip(samples, parts, strict=True):
+        row[: len(part)] = part
+    return samples
 
 
 def write_seeded(folder: Path, shape: WhisperShape, seed: int) -> None:

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from exactgraph.environment.caches import own_caches
 from exactgraph.environment.gpulock import hold_gpu
+from exactgraph.protocol.batches import beyond_one
 from exactgraph.protocol.tasks import TRANSCRIBE, stop_at_length, transcribes
 from exactgraph.refusal import UserError
+from exactgraph.sources import own_class
 from exactgraph.sources.manifest import check as check_files
 from exactgraph.sources.path import TOKENIZER_FILES
-from exactgraph.sources.spec import allows_code
+from exactgraph.sources.spec import allows_code, class_of
 from exactgraph.stages.place import Place
 from exactgraph.workflow.serving import pins
 
@@ -82,9 +84,13 @@ def open_model(place: Place) -> Iterator[Loaded]:
         _check_task(protocol, manifest)
         has_tokenizer = any(name in manifest["files"] for name in TOKENIZER_FILES)
         tokenizer = load_tokenizer(place.model_dir, remote_code) if has_tokenizer else None
-        model = load_model(place.model_dir, protocol["dtype"], device, remote_code)
+        own = class_of(manifest["source"])
+        if own is not None:
+            own_class.check(own, manifest["code"])
+        model = load_model(place.model_dir, protocol["dtype"], device, remote_code, own)
+        _check_batches(protocol, model, manifest["source"])
         stop_at_length(model)
-        asked = questions(protocol, place.model_dir, tokenizer)
+        asked = questions(protocol, place.model_dir, tokenizer, model)
         check_context(asked, context_of(model))
         yield Loaded(
             place=place,
@@ -107,3 +113,9 @@ def _check_task(protocol: dict[str, Any], manifest: dict[str, Any]) -> None:
         raise UserError(f"{source} is a speech model: write {{source: {source!r}, task: {TRANSCRIBE}}} for it in config.yaml.")
     if transcribes(protocol) and not hears:
         raise UserError(f"{source} is no speech model that is known here: leave task: {TRANSCRIBE} out for it in config.yaml.")
+
+
+def _check_batches(protocol: dict[str, Any], model: Any, source: str) -> None:
+    """Texts for an encoder are of many lengths, and a batch of them would be padded."""
+    if model.config.is_encoder_decoder and beyond_one(protocol):
+        raise UserError(f"{source} is an encoder-decoder, whose texts are asked one at a time: protocol.batches must be [1].")

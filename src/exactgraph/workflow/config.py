@@ -12,13 +12,14 @@ from typing import Any
 
 import yaml
 
-from exactgraph.canonical import read_json
+from exactgraph.canonical import digest, read_json
 from exactgraph.protocol import prompts
 from exactgraph.protocol.tasks import GENERATE, TRANSCRIBE
 from exactgraph.refusal import UserError
 from exactgraph.sources import recordings
+from exactgraph.sources.own_class import code_of
 from exactgraph.sources.path import TOKENIZER_FILES
-from exactgraph.sources.spec import allow_code, hears, parse, slug
+from exactgraph.sources.spec import allow_code, class_of, hears, of_class, parse, slug
 from exactgraph.workflow.keys import CONFIG, ROOT, Key
 from exactgraph.workflow.stage_digest import candidate_modules, control_ids
 
@@ -106,10 +107,14 @@ def _check_batches(config: Config) -> None:
 
 
 def _spec(entry: str | Mapping[str, Any]) -> str:
-    """The spec that an entry of ``models`` stands for: a string, or ``{"source", "remote_code", "task"}``."""
+    """The spec that an entry of ``models`` stands for: a string, or ``{"source", "remote_code", "class", "task"}``."""
     if isinstance(entry, str):
         return entry
     source: str = entry["source"]
+    if "class" in entry:
+        if entry.get("remote_code"):
+            raise UserError(f"{source!r} is of a class of your own, so no code of its folder runs: leave remote_code out.")
+        return of_class(source, entry["class"])
     return allow_code(source) if entry.get("remote_code") else source
 
 
@@ -218,8 +223,19 @@ def protocol_of(key: Key, config: Config) -> dict[str, Any]:
 
 
 def folder_signature(spec: str) -> str:
-    """For ``path:`` sources what a look at the folder shows of a change (names, sizes, times); empty for the others."""
-    folder = getattr(parse(spec), "folder", None)
+    """What a look shows of a change: names, sizes and times of a ``path:`` source's files, and the code of a user's class."""
+    own, folder = class_of(spec), getattr(parse(spec), "folder", None)
+    return " ".join(part for part in (_folder_signature(folder), own and _code_signature(own)) if part)
+
+
+def _code_signature(own: str) -> str:
+    try:
+        return digest(code_of(own))
+    except UserError as error:
+        return str(error)
+
+
+def _folder_signature(folder: Path | None) -> str:
     if folder is None:
         return ""
     try:

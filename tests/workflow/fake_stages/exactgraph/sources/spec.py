@@ -29,6 +29,14 @@ def allow_code(spec: str) -> str:
     return f"{spec}?remote_code=true"
 
 
+def class_of(spec: str) -> str | None:
+    return None
+
+
+def of_class(spec: str, own: str) -> str:
+    return f"{spec}?class={own}"
+
+
 def slug(spec: str) -> str:
     parse(spec)
     return re.sub("[^a-z0-9.]+", "-", spec.lower()).strip("-")
