@@ -10,6 +10,8 @@ import pytest
 
 from exactgraph.refusal import UserError
 from exactgraph.sources import own_class
+from exactgraph.sources.manifest import describe
+from exactgraph.sources.resolve import resolve
 from exactgraph.sources.spec import PathSource, class_of, of_class, parse, slug
 from exactgraph.workflow.config import folder_signature, models
 
@@ -69,6 +71,29 @@ def test_the_configuration_names_it() -> None:
 def test_its_code_is_the_module_or_the_whole_package_and_is_not_run(here: Path) -> None:
     assert [*own_class.code_of("own_events:Own")] == ["own_events.py"]
     assert [*own_class.code_of("own_package.model:Own")] == ["own_package/__init__.py", "own_package/model.py"]
+
+
+def test_a_folder_of_modules_and_what_is_no_module(here: Path) -> None:
+    (here / "own_folder").mkdir()
+    (here / "own_folder" / "model.py").write_text(MODULE)
+    assert [*own_class.code_of("own_folder.model:Own")] == ["own_folder/model.py"]
+    with pytest.raises(UserError, match="finds no module"):
+        own_class.code_of("__main__:Own")
+
+
+def test_the_manifest_has_the_class_and_its_code(here: Path) -> None:
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "vocab_size": 64}
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 3}
+    WhisperForConditionalGeneration(WhisperConfig(**sizes, **heads, **special)).save_pretrained(here / "weights")
+    source = f"path:{here / 'weights'}?class=own_events:Own"
+    resolved = resolve(source)
+    manifest = describe(here / "weights", resolved, "windows", None)
+    assert (manifest["architecture"], manifest["code"]) == ("Own", own_class.code_of("own_events:Own"))
+    (here / "own_events.py").write_text(MODULE + "\n")
+    assert resolve(source)["commit"] != resolved["commit"]
 
 
 def test_changed_code_is_noticed(here: Path) -> None:

@@ -122,8 +122,9 @@ class Windows:
     ) -> list[torch.Tensor]:
         """What one call generates for each of ``windows``, int64 ``(1, tokens)``, up to its end."""
         prompt, mask = padded(prompts, pad)
-        # Not every model of a user's own takes one, and one that masks nothing changes nothing.
-        masked = {} if bool(mask.all()) else {"decoder_attention_mask": mask}
+        # Not every model of a user's own takes a mask, and one that masks nothing changes nothing.
+        unpadded = len({one.shape[1] for one in prompts}) == 1
+        masked = {} if unpadded else {"decoder_attention_mask": mask}
         rows = self._generate({**together(windows), **masked}, prompt, ends, pad_token_id=pad)
         return [cut(row, ends)[None] for row in rows]
 

@@ -13,6 +13,7 @@ import orjson
 
 from exactgraph.canonical import digest, file_digest, read_json
 from exactgraph.refusal import UserError
+from exactgraph.sources.spec import class_of
 
 if TYPE_CHECKING:
     import torch
@@ -98,12 +99,19 @@ def describe(model_dir: Path, resolved: dict[str, Any], prompts: str, license_na
         "parameters": sum(tensor.length // _BYTES[tensor.dtype] for tensor in tensors),
         "weight_bytes": sum(by_dtype.values()),
         "dtype": _NAMES.get(dtype, dtype.lower()),
-        "architecture": (read_json(model_dir / "config.json").get("architectures") or ["unknown"])[0],
+        "architecture": _architecture(model_dir, resolved["source"]),
         "prompts": prompts,
         "license": license_name,
         # Of a class of the user's own.
         **({"code": resolved["facts"]["code"]} if "code" in resolved["facts"] else {}),
     }
+
+
+def _architecture(model_dir: Path, source: str) -> str:
+    own = class_of(source)
+    if own is not None:
+        return own.rpartition(":")[2]
+    return (read_json(model_dir / "config.json").get("architectures") or ["unknown"])[0]  # type: ignore[no-any-return]
 
 
 def check(model_dir: Path, manifest: dict[str, Any]) -> list[str]:

@@ -7,9 +7,10 @@ source is resolved to, so that results with other code never meet.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,13 @@ from exactgraph.refusal import UserError
 def code_of(name: str) -> dict[str, str]:
     """``{file: SHA-256}`` of the module of the class ``name``, or of the whole package that it lies in. Runs none of it."""
     top = name.partition(":")[0].partition(".")[0]
-    # Snakemake's own process does not look into the current folder by itself; its jobs do.
-    spec = PathFinder.find_spec(top, [os.getcwd(), *sys.path])
-    if spec is None or spec.origin is None:
+    spec = _found(top)
+    if spec is not None and spec.submodule_search_locations:
+        folder = Path(next(iter(spec.submodule_search_locations)))
+        return {file.relative_to(folder.parent).as_posix(): file_digest(file) for file in sorted(folder.rglob("*.py"))}
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
         raise _unknown(name, f"Python finds no module {top!r}")
-    folder = Path(spec.origin).parent
-    if spec.submodule_search_locations is None:
-        return {Path(spec.origin).name: file_digest(Path(spec.origin))}
-    return {file.relative_to(folder.parent).as_posix(): file_digest(file) for file in sorted(folder.rglob("*.py"))}
+    return {Path(spec.origin).name: file_digest(Path(spec.origin))}
 
 
 def check(name: str, code: dict[str, str]) -> None:
@@ -52,6 +52,15 @@ def load(name: str) -> Any:
     if not isinstance(found, type) or not issubclass(found, PreTrainedModel) or not issubclass(found, GenerationMixin):
         raise UserError(f"{name} is no model that generates: it has to be a PreTrainedModel and a GenerationMixin.")
     return found
+
+
+def _found(module: str) -> ModuleSpec | None:
+    # Snakemake's own process does not look into the current folder by itself; its jobs do.
+    spec = PathFinder.find_spec(module, [os.getcwd(), *sys.path])
+    try:
+        return spec or importlib.util.find_spec(module)  # an editable installation has a finder of its own
+    except ValueError:  # of a script or a notebook, which is no module
+        return None
 
 
 def _unknown(name: str, why: str) -> UserError:
