@@ -286,11 +286,12 @@ def test_another_model_is_refused(confirmed: Confirmed, model: Any, change: Any,
         ),
         (("status",), "not-faster", "not-optimized", "says not-faster: .* exactgraph table"),
         (("environment", "facts", "torch"), "2.0.0", "other-environment", "torch was 2.0.0 and is 2"),
+        (("model", "code"), {"events.py": "0" * 64}, "other-model", "of other code of the class LlamaForCausalLM"),
         (("sentence",), "Twice as fast.", "unverified", "does not verify: the evidence gives another receipt"),
     ],
 )
 def test_a_receipt_of_something_else_is_refused(
-    confirmed: Confirmed, model: Any, tmp_path: Path, where: tuple[str, ...], value: str, reason: str, words: str
+    confirmed: Confirmed, model: Any, tmp_path: Path, where: tuple[str, ...], value: Any, reason: str, words: str
 ) -> None:
     receipt = copied(confirmed, tmp_path)
     statement = read_json(receipt)
