@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from exactgraph.canonical import write_json
 from exactgraph.protocol import prompts
@@ -46,6 +47,30 @@ def test_with_a_chat_template_a_text_is_a_users_turn_with_one_begin_token(tokeni
     tokenizer.chat_template = TEMPLATE
     (question,) = questions(protocol("one two"), tmp_path, tokenizer, DECODER)["heldout"]
     assert question.ids == (0, 1, 4, 5, 2)
+
+
+def test_a_text_for_an_encoder_is_read_and_the_decoder_begins_with_its_own_token(tokenizer: Any, tmp_path: Path) -> None:
+    first, second = questions(protocol("one two", "three"), tmp_path, tokenizer, encoder_decoder(7))["heldout"]
+    assert first.inputs(torch.device("cpu"))["inputs"].tolist() == [[0, 4, 5]]
+    assert (first.ids, first.final_length) == ((7,), 8)
+    assert first.digest != second.digest
+    assert first.answer(torch.tensor([[7, 1, 2, 3]])) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("start", "begin", "token"), [(None, 3, 3), ([5, 6], 3, 5), (0, 3, 0)])
+def test_a_decoder_begins_as_generate_has_it_begin(tokenizer: Any, tmp_path: Path, start: Any, begin: int, token: int) -> None:
+    (asked,) = questions(protocol("one"), tmp_path, tokenizer, encoder_decoder(start, begin))["heldout"]
+    assert asked.ids == (token,)
+
+
+def test_a_decoder_that_begins_with_nothing_is_refused(tokenizer: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="give it a decoder_start_token_id"):
+        questions(protocol("one"), tmp_path, tokenizer, encoder_decoder(None, None))
+
+
+def encoder_decoder(start: Any, begin: int | None = None) -> Any:
+    generation = SimpleNamespace(decoder_start_token_id=start, bos_token_id=begin)
+    return SimpleNamespace(config=SimpleNamespace(is_encoder_decoder=True), generation_config=generation)
 
 
 def seeded(folder: Path, count: int) -> None:

@@ -14,7 +14,7 @@ from exactgraph.refusal import UserError
 from exactgraph.sources import code
 from exactgraph.sources.progress import bar
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model")
 _OPTIONAL = (
     "generation_config.json",
     *TOKENIZER_FILES,
@@ -22,6 +22,8 @@ _OPTIONAL = (
     "special_tokens_map.json",
     "added_tokens.json",
     "merges.txt",
+    "source.spm",
+    "target.spm",
     "chat_template.jinja",
     "chat_template.json",
     "preprocessor_config.json",
