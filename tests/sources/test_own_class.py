@@ -73,11 +73,11 @@ def test_its_code_is_the_module_or_the_whole_package_and_is_not_run(here: Path) 
     assert [*own_class.code_of("own_package.model:Own")] == ["own_package/__init__.py", "own_package/model.py"]
 
 
-def test_a_folder_of_modules_and_what_is_no_module(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_modules_and_what_is_no_module(here: Path) -> None:
     (here / "own_folder").mkdir()
     (here / "own_folder" / "model.py").write_text(MODULE)
     assert [*own_class.code_of("own_folder.model:Own")] == ["own_folder/model.py"]
-    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)  # as of a script
+    (here / "__main__.py").write_text(MODULE)
     with pytest.raises(UserError, match="finds no module"):
         own_class.code_of("__main__:Own")
 

@@ -55,12 +55,11 @@ def load(name: str) -> Any:
 
 
 def _found(module: str) -> ModuleSpec | None:
-    # Snakemake's own process does not look into the current folder by itself; its jobs do.
-    spec = PathFinder.find_spec(module, [os.getcwd(), *sys.path])
-    try:
-        return spec or importlib.util.find_spec(module)  # an editable installation has a finder of its own
-    except ValueError:  # of a script or a notebook, which is no module
+    if module == "__main__":  # a script or a notebook, whatever else of that name lies on the path
         return None
+    # Snakemake's own process does not look into the current folder by itself; its jobs do.
+    here = PathFinder.find_spec(module, [os.getcwd(), *sys.path])
+    return here or importlib.util.find_spec(module)  # an editable installation has a finder of its own
 
 
 def _unknown(name: str, why: str) -> UserError:
