@@ -13,7 +13,7 @@ from exactgraph.sources import own_class
 from exactgraph.sources.manifest import describe
 from exactgraph.sources.resolve import resolve
 from exactgraph.sources.spec import PathSource, class_of, of_class, parse, slug
-from exactgraph.workflow.config import folder_signature, models
+from exactgraph.workflow.config import models, source_signature
 
 MODULE = """
 from transformers import WhisperForConditionalGeneration
@@ -98,12 +98,12 @@ def test_the_manifest_has_the_class_and_its_code(here: Path) -> None:
 
 
 def test_changed_code_is_noticed(here: Path) -> None:
-    code, seen = own_class.code_of("own_events:Own"), folder_signature(f"path:{here}/none?class=own_events:Own")
+    code, seen = own_class.code_of("own_events:Own"), source_signature(f"path:{here}/none?class=own_events:Own")
     own_class.check("own_events:Own", code)
     (here / "own_events.py").write_text(MODULE + "\n")
     with pytest.raises(UserError, match=r"own_events.py, code of own_events:Own, changed .* run again"):
         own_class.check("own_events:Own", code)
-    assert folder_signature(f"path:{here}/none?class=own_events:Own") != seen
+    assert source_signature(f"path:{here}/none?class=own_events:Own") != seen
 
 
 def test_it_is_loaded_from_the_folder_of_the_run(here: Path) -> None:

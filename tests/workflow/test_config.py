@@ -275,11 +275,11 @@ def test_a_folders_protocol_is_what_was_planned(config: dict[str, Any], tmp_path
 def test_a_folder_is_seen_to_change(tmp_path: Path) -> None:
     spec = f"path:{tmp_path}"
     (tmp_path / "config.json").write_text("{}")
-    seen = [settings.folder_signature(spec)]
+    seen = [settings.source_signature(spec)]
     (tmp_path / "config.json").write_text("{ }")
-    seen.append(settings.folder_signature(spec))
+    seen.append(settings.source_signature(spec))
     (tmp_path / "tokenizer.json").write_text("{}")
-    seen.append(settings.folder_signature(spec))
+    seen.append(settings.source_signature(spec))
     assert len(set(seen)) == 3
-    assert "No such file" in settings.folder_signature(f"path:{tmp_path}/gone")
-    assert settings.folder_signature("random:tiny-llama?seed=0") == ""
+    assert "No such file" in settings.source_signature(f"path:{tmp_path}/gone")
+    assert settings.source_signature("random:tiny-llama?seed=0") == ""

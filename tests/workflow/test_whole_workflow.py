@@ -120,8 +120,11 @@ def test_an_encoder_decoder_of_texts(folder: Path, tmp_path: Path) -> None:
     write_json(folder / "config.yaml", {"models": [model], "rehearsal": {"model": model}, "candidates": candidates})
     snakemake(folder)
     (receipt,) = folder.glob("artifacts/*/*/*/*/receipt.json")
-    verdicts = {name: found["verdict"] for name, found in read_json(receipt)["predicate"]["candidates"].items()}
+    predicate = read_json(receipt)["predicate"]
+    verdicts = {name: found["verdict"] for name, found in predicate["candidates"].items()}
     assert (verdicts["C022"], verdicts["wrong-ulp"], verdicts["wrong-late"]) == ("refused", "rejected", "caught")
+    if predicate["status"] == "rehearsal":
+        assert verdicts["encdec-step"] == "confirmed"
     verify(folder, receipt)
 
 

@@ -24,7 +24,7 @@ def token_embedding(model: Any) -> nn.Module | None:
     """
     try:
         named: nn.Module | None = model.get_input_embeddings()
-    except (NotImplementedError, AttributeError):
+    except NotImplementedError:  # transformers' word for a class that does not say
         named = None
     if named is not None:
         return named

@@ -222,7 +222,7 @@ def protocol_of(key: Key, config: Config) -> dict[str, Any]:
     return protocol_for(config, environment["precision"], rehearsal, has_token_ids(resolved), task(config, key.model))
 
 
-def folder_signature(spec: str) -> str:
+def source_signature(spec: str) -> str:
     """What a look shows of a change: names, sizes and times of a ``path:`` source's files, and the code of a user's class."""
     own, folder = class_of(spec), getattr(parse(spec), "folder", None)
     return " ".join(part for part in (_folder_signature(folder), own and _code_signature(own)) if part)

@@ -133,7 +133,7 @@ class Planner:
 
     def seen_source(self, wildcards: Any) -> str:
         """What a look at the source shows, so that a changed local folder is resolved again."""
-        return settings.folder_signature(self.sources[wildcards.model]) if self._workflow.is_main_process else ""
+        return settings.source_signature(self.sources[wildcards.model]) if self._workflow.is_main_process else ""
 
     def spec(self, wildcards: Any) -> str:
         """The source spec of a model."""
